@@ -1,0 +1,1 @@
+"""Bytes to bytes: the two CSF codecs. No files, no torch."""
