@@ -1,0 +1,1 @@
+"""Files to tensors and planes, and back to files. No decoding."""

@@ -1,0 +1,105 @@
+"""Comparing two tensors byte by byte, and saying where they first differ."""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from csf_tool.checkpoint.dense import DenseTensor
+from csf_tool.checkpoint.headers import DTYPE_BITS
+from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.codec import reference
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two tensors of the same shape first differ, and how many of their bytes do."""
+
+    offset: int
+    differing: int
+    total: int
+    place: str
+
+    def __str__(self) -> str:
+        share = 100 * self.differing / self.total
+        return f"differs first at {self.place}; {self.differing} of {self.total} bytes are wrong ({share:.3g}%)"
+
+
+class TensorComparison:
+    """Compares a tensor piece by piece: float equality would be wrong for NaN and -0, so bytes are compared."""
+
+    def __init__(self, tensor: DenseTensor) -> None:
+        self._tensor = tensor
+        self._at = 0
+        self._first: int | None = None
+        self._differing = 0
+
+    def update(self, ours: memoryview | bytes, theirs: memoryview | bytes) -> None:
+        """Compare the next bytes of both; the pieces have the same length."""
+        mine, other = np.frombuffer(ours, np.uint8), np.frombuffer(theirs, np.uint8)
+        different = mine != other
+        differing = int(np.count_nonzero(different))
+        if differing and self._first is None:
+            self._first = self._at + int(different.argmax())
+        self._differing += differing
+        self._at += len(mine)
+
+    def result(self) -> Difference | None:
+        """The difference, once all pieces have been compared."""
+        if self._first is None:
+            return None
+        return Difference(self._first, self._differing, self._at, place_of(self._tensor, self._first))
+
+
+def place_of(tensor: DenseTensor, offset: int) -> str:
+    """The row and column of the element at a byte offset; leading dimensions are folded into the row."""
+    bits = DTYPE_BITS.get(tensor.dtype, 0)
+    if not tensor.shape or bits < 8:
+        return f"byte {offset}"
+    row, col = divmod(offset * 8 // bits, tensor.shape[-1])
+    return f"row {row}, column {col}" if len(tensor.shape) > 1 else f"element {col}"
+
+
+def mismatch(ours: DenseTensor, theirs: DenseTensor) -> str | None:
+    """Why two tensors of one name cannot be compared byte by byte, or None."""
+    if ours.shape != theirs.shape:
+        return f"shape is {list(ours.shape)}, the reference has {list(theirs.shape)}"
+    if ours.nbytes != theirs.nbytes:
+        return f"{ours.dtype} takes {ours.nbytes} bytes, the reference's {theirs.dtype} takes {theirs.nbytes}"
+    return None
+
+
+class DenseReader:
+    """Reads ranges of dense tensors of one checkpoint; a plane is decoded whole on the CPU and kept until the next."""
+
+    def __init__(self) -> None:
+        self._readers = Readers()
+        self._name = ""
+        self._scales = memoryview(b"")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self._readers.__exit__(kind, value, tb)
+
+    def read(self, tensor: DenseTensor, begin: int, end: int) -> memoryview:
+        """The bytes `begin` to `end` of a tensor's dense data.
+
+        Raises:
+            CheckpointError: they cannot be read, or their streams are broken.
+        """
+        if isinstance(tensor.source, Plane):
+            return self._decoded(tensor.source)[begin:end]
+        located = tensor.source
+        start = located.tensor.begin
+        return memoryview(self._readers[located.shard].read(start + begin, start + end))
+
+    def _decoded(self, plane: Plane) -> memoryview:
+        if plane.name != self._name:
+            s = self._readers.streams(plane).require_decodable()
+            scales = reference.decode(plane.fmt, s.fixed, s.exceptions, rows=plane.rows, cols=plane.cols)
+            self._name, self._scales = plane.name, scales.data.cast("B")
+        return self._scales

@@ -1,0 +1,81 @@
+"""quantization_config: where a model's configuration says which modules' scales are CSF-compressed."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from csf_tool.checkpoint.files import parse_json
+
+CONFIG_FILES = ("config.json", "hf_quant_config.json")
+"""Files that hold recipes: the model's config, and ModelOpt's own."""
+
+ENCODING_KEY = "weight_scale_encoding"
+ENCODING = "csf"
+
+SERVING_KEY = "checkpoint_root"
+"""Key of a serving directory's quantization_config: where the container lies, as the server sees it."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The quantisation of one module: its name, and whether its scales are said to be CSF."""
+
+    module: str
+    is_csf: bool
+
+
+def quantization_config(config: Any) -> dict[str, Any]:
+    """The quantization_config of a config: at the top, inside text_config, or the file itself; empty if none."""
+    if not isinstance(config, dict):
+        return {}
+    text_config = config.get("text_config")
+    inner = text_config.get("quantization_config") if isinstance(text_config, dict) else None
+    for candidate in (config.get("quantization_config"), inner):
+        if isinstance(candidate, dict):
+            return candidate
+    return config if "quantization" in config or "quantized_layers" in config else {}
+
+
+def recipes(config: Any) -> list[Recipe]:
+    """The recipes of `quantized_layers`, directly in the quantization_config or one level down."""
+    found = quantization_config(config)
+    layers = found.get("quantized_layers")
+    if layers is None and isinstance(found.get("quantization"), dict):
+        layers = found["quantization"].get("quantized_layers")
+    if not isinstance(layers, dict):
+        return []
+    return [
+        Recipe(module, recipe.get(ENCODING_KEY) == ENCODING)
+        for module, recipe in layers.items()
+        if isinstance(recipe, dict)
+    ]
+
+
+def strip_encoding(raw: bytes, name: str) -> bytes:
+    """A config without `weight_scale_encoding: csf`, every other byte as it was.
+
+    The text is edited, not written anew, so that key order, indentation and number formats stay. The result
+    is kept only if it parses to exactly the stripped document; otherwise (a key written with escapes, say)
+    the document is written out again.
+
+    Raises:
+        CheckpointError: `raw` is not JSON.
+    """
+    wanted = _without_encoding(parse_json(raw, name))
+    entry = rf'"{ENCODING_KEY}"\s*:\s*"{ENCODING}"'
+    text = re.sub(rf"\s*,\s*{entry}|{entry}\s*,\s*|{entry}", "", raw.decode("utf-8"))
+    try:
+        if json.loads(text) == wanted:
+            return text.encode("utf-8")
+    except ValueError:
+        pass
+    return json.dumps(wanted, indent=2, ensure_ascii=False).encode("utf-8") + b"\n"
+
+
+def _without_encoding(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_encoding(v) for key, v in value.items() if not (key == ENCODING_KEY and v == ENCODING)}
+    if isinstance(value, list):
+        return [_without_encoding(v) for v in value]
+    return value

@@ -1,0 +1,164 @@
+"""The dense checkpoint that a CSF checkpoint stands for: its tensors, its shards, and their bytes in order."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from csf_tool.checkpoint.container import TENSORS, Receipt
+from csf_tool.checkpoint.headers import Tensor, render_header
+from csf_tool.checkpoint.model import Checkpoint, Layout, Located, Plane, Shard
+from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.errors import CheckpointError
+
+_CSF_METADATA_KEYS = ("schema", "codec")
+
+
+@dataclass(frozen=True, slots=True)
+class DenseTensor:
+    """A tensor of the dense checkpoint, and what gives its bytes: stored data as they are, or a plane to decode."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    source: Located | Plane
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of dense data."""
+        return self.source.dense_bytes if isinstance(self.source, Plane) else self.source.tensor.nbytes
+
+    @property
+    def stored_in(self) -> str:
+        """The name of the shard that holds its bytes."""
+        return (self.source.fixed if isinstance(self.source, Plane) else self.source).shard.name
+
+
+@dataclass(frozen=True, slots=True)
+class DenseShard:
+    """A shard of the dense checkpoint: its complete header, and its tensors in the order of their data.
+
+    `sha256` is the hash that the whole file must have, where the original's is known.
+    """
+
+    name: str
+    header: bytes
+    tensors: list[DenseTensor]
+    sha256: str | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return len(self.header) + sum(t.nbytes for t in self.tensors)
+
+    @property
+    def planes(self) -> list[Plane]:
+        """The planes that must be decoded for it, in order."""
+        return [t.source for t in self.tensors if isinstance(t.source, Plane)]
+
+
+def dense_tensors(checkpoint: Checkpoint) -> dict[str, DenseTensor]:
+    """Every tensor of the dense checkpoint by name; a scale stands where its fixed stream is stored."""
+    planes = {plane.fixed.tensor.name: plane for plane in checkpoint.planes}
+    result = {}
+    for located in checkpoint.tensors():
+        tensor = located.tensor
+        if plane := planes.get(tensor.name):
+            result[plane.name] = DenseTensor(plane.name, plane.dtype, (plane.rows, plane.cols), plane)
+        elif not parse_stream_name(tensor.name):
+            result[tensor.name] = DenseTensor(tensor.name, tensor.dtype, tensor.shape, located)
+    return result
+
+
+def dense_shards(checkpoint: Checkpoint) -> list[DenseShard]:
+    """The shards of the dense checkpoint: the originals where receipts give their headers, csf-tool's own otherwise.
+
+    Raises:
+        CheckpointError: a receipt's source header asks for a tensor that is not stored as it says.
+    """
+    tensors = dense_tensors(checkpoint)
+    receipts = checkpoint.container.receipts if checkpoint.container else {}
+    return [
+        original_shard(receipts[shard.file], tensors)
+        if shard.file in receipts
+        else own_shard(checkpoint, shard, tensors)
+        for shard in checkpoint.shards
+    ]
+
+
+def original_shard(receipt: Receipt, tensors: dict[str, DenseTensor]) -> DenseShard:
+    """The shard exactly as it was before compression: its own header, its tensors in its order.
+
+    Raises:
+        CheckpointError: the header is none, or asks for a tensor that is not stored as it says.
+    """
+    header = receipt.parse_source_header()
+    where = f"receipts/{receipt.row.file}.json"
+    if header.faults:
+        fault = header.faults[0]
+        raise CheckpointError(f"{where}: source header: {fault.tensor}: {fault.problem}")
+    return DenseShard(
+        receipt.row.file,
+        receipt.source_header,
+        [_source_tensor(tensor, tensors, where) for tensor in header],
+        receipt.row.source_sha256,
+    )
+
+
+def _source_tensor(wanted: Tensor, tensors: dict[str, DenseTensor], where: str) -> DenseTensor:
+    found = tensors.get(wanted.name)
+    if found is None:
+        raise CheckpointError(f"{where}: source header asks for {wanted.name}, which is not stored")
+    if (found.dtype, found.shape, found.nbytes) != (wanted.dtype, wanted.shape, wanted.nbytes):
+        raise CheckpointError(
+            f"{where}: source header has {wanted.name} as {wanted.dtype} {list(wanted.shape)}, "
+            f"it is stored as {found.dtype} {list(found.shape)}"
+        )
+    return found
+
+
+def own_shard(checkpoint: Checkpoint, shard: Shard, tensors: dict[str, DenseTensor]) -> DenseShard:
+    """A shard in csf-tool's own order: that of the stored shard, each pair of streams replaced by its scale."""
+    mine = [t for t in tensors.values() if t.stored_in == shard.name]
+    metadata = {k: v for k, v in shard.header.metadata.items() if k not in _CSF_METADATA_KEYS}
+    metadata.setdefault("format", "pt")  # transformers refuses shards without it
+    header = render_header(metadata, [(t.name, t.dtype, t.shape, t.nbytes) for t in mine])
+    name = shard.name.removeprefix(f"{TENSORS}/") if checkpoint.layout is Layout.CONTAINER else shard.name
+    return DenseShard(name, header, mine, None)
+
+
+def shard_bytes(shard: DenseShard, readers: Readers, scales: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview]:
+    """The bytes of a dense shard, header included, in pieces of bounded size; each is valid until the next.
+
+    `scales` gives the dense scales of `shard.planes`, in that order. Stored ranges that follow one another
+    in the same file are read together.
+    """
+    yield memoryview(shard.header)
+    for part in merge_ranges(tensor.source for tensor in shard.tensors):
+        if isinstance(part, Plane):
+            yield next(scales).data.cast("B")
+        else:
+            source, begin, end = part
+            yield from readers[source].chunks(begin, end)
+
+
+def merge_ranges(sources: Iterable[Located | Plane]) -> Iterator[tuple[Shard, int, int] | Plane]:
+    """Planes as they are, and stored ranges as (shard, begin, end), neighbours joined."""
+    pending: tuple[Shard, int, int] | None = None
+    for source in sources:
+        if isinstance(source, Located):
+            shard, tensor = source.shard, source.tensor
+            if pending and pending[0] is shard and pending[2] == tensor.begin:
+                pending = (shard, pending[1], tensor.end)
+                continue
+        if pending:
+            yield pending
+        pending = None
+        if isinstance(source, Located):
+            pending = (source.shard, source.tensor.begin, source.tensor.end)
+        else:
+            yield source
+    if pending:
+        yield pending

@@ -1,0 +1,181 @@
+"""Plain reading of files from strangers: bounded, no mmap, never a short read taken for a whole one."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from csf_tool.errors import CheckpointError, EnvironmentFault
+
+CHUNK_BYTES = 16 << 20
+"""Largest single read or write. macOS refuses calls of 2 GiB; users chose 16 MiB for network mounts."""
+
+MAX_JSON_BYTES = 512 << 20
+"""Largest index, manifest, contract, receipt or config that is read. The largest real ones are 20 MB."""
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+class RandomReader:
+    """Reads byte ranges of one file. A file that is shorter than it was is an error, never a signal.
+
+    mmap is avoided on purpose: a mapped file that shrinks kills the process, and mapped reads are slow on
+    network file systems.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        try:
+            self._file: BinaryIO = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close())
+        except OSError as error:
+            raise reading_fault(name, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def read_into(self, view: memoryview, begin: int) -> None:
+        """Fill `view` with the bytes from offset `begin`.
+
+        Raises:
+            CheckpointError: the file ends before.
+            EnvironmentFault: the operating system cannot read it.
+        """
+        done = 0
+        try:
+            self._file.seek(begin)
+            while done < len(view):
+                got = self._file.readinto(view[done : done + CHUNK_BYTES])  # type: ignore[attr-defined]
+                if not got:
+                    raise CheckpointError(
+                        f"{self.name}: ends at byte {begin + done}, {len(view) - done} bytes short: "
+                        "it shrank while it was read"
+                    )
+                done += got
+        except OSError as error:
+            raise reading_fault(self.name, error) from error
+
+    def read(self, begin: int, end: int) -> bytearray:
+        """The bytes from offset `begin` up to `end`."""
+        data = bytearray(end - begin)
+        self.read_into(memoryview(data), begin)
+        return data
+
+    def chunks(self, begin: int, end: int) -> Iterator[memoryview]:
+        """The same bytes in pieces of at most CHUNK_BYTES; each piece is valid until the next is asked for."""
+        buffer = memoryview(bytearray(min(CHUNK_BYTES, end - begin)))
+        while begin < end:
+            piece = buffer[: min(len(buffer), end - begin)]
+            self.read_into(piece, begin)
+            yield piece
+            begin += len(piece)
+
+
+def reading_fault(name: str, error: OSError) -> CheckpointError | EnvironmentFault:
+    """The error to raise when the system cannot open or read a file."""
+    if isinstance(error, FileNotFoundError):
+        return CheckpointError(f"{name}: not there (missing, or a link to a missing blob)")
+    return EnvironmentFault(f"{name}: cannot be read: {error.strerror or error}")
+
+
+def lfs_pointer(head: bytes) -> str | None:
+    """What a git-LFS pointer promises, when `head` is the start of one instead of the file itself."""
+    if not head.startswith(_LFS_POINTER):
+        return None
+    fields = dict(line.split(" ", 1) for line in head.decode("ascii", "replace").splitlines() if " " in line)
+    promised = f"{fields.get('oid', 'sha256:?')}, {fields.get('size', '?')} bytes"
+    return (
+        f"is a git-LFS pointer, not the file itself (it stands for {promised}): "
+        "run `git lfs pull`, or download the file again"
+    )
+
+
+def not_json_reason(head: bytes) -> str | None:
+    """What stands where JSON should be, when that is recognisable."""
+    if pointer := lfs_pointer(head):
+        return pointer
+    if head.lstrip()[:1] == b"<":
+        return "is a web page (HTML or XML), not the file itself: download it again"
+    return None
+
+
+def load_json(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Any:
+    """The JSON document of a file, read strictly: no duplicate keys, no NaN, UTF-8 only.
+
+    Raises:
+        CheckpointError: it is missing, too large, or not such a document.
+        EnvironmentFault: the operating system cannot read it.
+    """
+    try:
+        if (nbytes := path.stat().st_size) > limit:
+            raise CheckpointError(f"{name}: {nbytes} bytes of JSON, more than the {limit} that are read")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise reading_fault(name, error) from error
+    if reason := not_json_reason(raw[:512]):
+        raise CheckpointError(f"{name}: {reason}")
+    return parse_json(raw, name)
+
+
+def parse_json(raw: bytes, name: str) -> Any:
+    """`raw` as strict JSON; see `load_json`."""
+    try:
+        return json.loads(
+            raw.decode("utf-8"), object_pairs_hook=_object_without_duplicates, parse_constant=_no_constant
+        )
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{name}: not UTF-8 at byte {error.start}") from error
+    except RecursionError as error:
+        raise CheckpointError(f"{name}: JSON nested too deeply") from error
+    except ValueError as error:
+        raise CheckpointError(f"{name}: not valid JSON: {error}") from error
+
+
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"key {twice!r} stands twice in one object")
+    return result
+
+
+def _no_constant(value: str) -> Any:
+    raise ValueError(f"{value} is not JSON")
+
+
+def safe_relative(name: str, where: str) -> PurePosixPath:
+    """A file name from an index or manifest as a relative path inside the checkpoint.
+
+    Raises:
+        CheckpointError: it is absolute, leaves the folder, or would on another system.
+    """
+    parts = name.split("/")
+    unsafe = (
+        not name
+        or "\\" in name
+        or re.match(r"[A-Za-z]:", name)
+        or any(part in ("", ".", "..") for part in parts)
+        or any(ord(c) < 32 for c in name)
+    )
+    if unsafe:
+        raise CheckpointError(f"{where}: file name {name!r} leaves the checkpoint's folder or is not a plain path")
+    return PurePosixPath(name)
+
+
+def relative_files(root: Path) -> list[str]:
+    """Every file under `root` by its POSIX path relative to it, sorted; hidden folders (`.cache`, `.git`) left out."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        found += [(Path(folder) / f).relative_to(root).as_posix() for f in files]
+    return sorted(found)

@@ -1,0 +1,243 @@
+"""safetensors headers, validated once at the door; later code trusts what it gets from here.
+
+A file is 8 bytes of little-endian header length, that many bytes of JSON, then the tensors' data without
+holes or overlaps (https://github.com/huggingface/safetensors, README, Format). Dtypes that nobody knows are
+kept as they are: only their sizes cannot be checked.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from csf_tool.checkpoint.files import RandomReader, not_json_reason, parse_json
+from csf_tool.errors import CheckpointError
+
+LENGTH_BYTES = 8
+"""Bytes before the JSON: its length, little-endian."""
+
+MAX_HEADER_BYTES = 100_000_000
+"""Longest header, as in the reference implementation (safetensors `MAX_HEADER_SIZE`)."""
+
+ALIGNMENT = 8
+"""Written headers are padded with spaces to a multiple of this, as the reference implementation does."""
+
+METADATA_KEY = "__metadata__"
+
+DTYPE_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8,
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32,
+    "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
+"""Bits of an element of every dtype that safetensors 0.8 names; F4 and F6 elements are smaller than a byte."""
+
+_MAX_OFFSET = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a shard: where its bytes lie, counted from the start of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a header; `tensor` is empty when no single tensor is to blame."""
+
+    tensor: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A parsed header: the tensors in the order of their data, and what is wrong with it.
+
+    Tensors whose entry makes no sense are in `faults` and not in `tensors`; tensors that overlap, or end past
+    the end of the file, are in both.
+    """
+
+    data_start: int
+    metadata: dict[str, str]
+    tensors: dict[str, Tensor]
+    faults: list[Fault]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.tensors.values())
+
+    @property
+    def data_end(self) -> int:
+        """Where the file should end."""
+        return max((t.end for t in self.tensors.values()), default=self.data_start)
+
+
+def read_header(reader: RandomReader, file_size: int) -> Header:
+    """The header of an open safetensors file of `file_size` bytes.
+
+    Raises:
+        CheckpointError: the file is not safetensors: nothing can be said of its tensors.
+    """
+    name = reader.name
+    head = bytes(reader.read(0, min(file_size, 512)))
+    if reason := not_json_reason(head) or not_json_reason(head[LENGTH_BYTES:]):
+        raise CheckpointError(f"{name}: {reason}")
+    if file_size < LENGTH_BYTES:
+        raise CheckpointError(f"{name}: {file_size} bytes, too short for a safetensors file")
+    length = int.from_bytes(head[:LENGTH_BYTES], "little")
+    if head[:1] in (b"{", b"[") and length > MAX_HEADER_BYTES:
+        raise CheckpointError(f"{name}: is JSON text, not a safetensors file (an error message that was saved?)")
+    if length > MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"{name}: not a safetensors file: it claims a header of {length} bytes, the limit is {MAX_HEADER_BYTES}"
+        )
+    if LENGTH_BYTES + length > file_size:
+        raise CheckpointError(
+            f"{name}: cut short inside its header: {file_size} bytes, the header alone takes {LENGTH_BYTES + length}"
+        )
+    raw = bytes(reader.read(LENGTH_BYTES, LENGTH_BYTES + length))
+    return parse_header(raw, name, file_size)
+
+
+def parse_header(raw: bytes, name: str, file_size: int | None) -> Header:
+    """The header whose JSON is `raw`. Without a `file_size` the end of the file is not checked.
+
+    Raises:
+        CheckpointError: `raw` is not a JSON object.
+    """
+    document = _header_json(raw, name)
+    faults: list[Fault] = []
+    metadata = _metadata(document.pop(METADATA_KEY, {}), faults)
+    start = LENGTH_BYTES + len(raw)
+    tensors = []
+    for tensor_name, entry in document.items():
+        tensor = _tensor(tensor_name, entry, start)
+        if isinstance(tensor, Fault):
+            faults.append(tensor)
+        else:
+            tensors.append(tensor)
+    tensors.sort(key=lambda t: (t.begin, t.end))
+    faults += _coverage_faults(tensors, start, complete=not faults)
+    if file_size is not None:
+        faults += _size_faults(tensors, start, file_size)
+    return Header(start, metadata, {t.name: t for t in tensors}, faults)
+
+
+def _header_json(raw: bytes, name: str) -> dict[str, Any]:
+    """The header's JSON object. Finding a duplicate key costs a second parse, so it is done only when counts differ."""
+    if not raw.startswith(b"{"):
+        raise CheckpointError(f"{name}: the header does not start with '{{': not a safetensors file")
+    where = f"{name}: header"
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError):
+        return _object(parse_json(raw, where), where)  # says what is wrong, strictly
+    document = _object(document, where)
+    tensors = len(document) - (METADATA_KEY in document)
+    if any(raw.count(key) != tensors for key in (b'"dtype"', b'"shape"', b'"data_offsets"')):
+        document = _object(parse_json(raw, where), where)
+    return document
+
+
+def _object(document: Any, where: str) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise CheckpointError(f"{where}: not a JSON object")
+    return document
+
+
+def _metadata(entry: Any, faults: list[Fault]) -> dict[str, str]:
+    if isinstance(entry, dict) and all(isinstance(value, str) for value in entry.values()):
+        return entry
+    faults.append(Fault("", f"{METADATA_KEY} is not a map of strings"))
+    return {}
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MAX_OFFSET
+
+
+def _tensor(name: str, entry: Any, start: int) -> Tensor | Fault:
+    """The tensor that a header's entry describes, or what is wrong with the entry."""
+    if not isinstance(entry, dict):
+        return Fault(name, "its header entry is not an object")
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str):
+        return Fault(name, f"dtype is {dtype!r}, not a string")
+    if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
+        return Fault(name, f"shape is {shape!r}, not a list of sizes")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(n) for n in offsets):
+        return Fault(name, f"data_offsets are {offsets!r}, not two offsets")
+    begin, end = offsets
+    if end < begin:
+        return Fault(name, f"data_offsets end before they begin: {begin}, {end}")
+    if problem := _shape_fault(dtype, shape, end - begin):
+        return Fault(name, problem)
+    return Tensor(name, dtype, tuple(shape), start + begin, start + end)
+
+
+def _shape_fault(dtype: str, shape: list[int], nbytes: int) -> str | None:
+    bits = DTYPE_BITS.get(dtype)
+    if bits is None:
+        return None
+    total = prod(shape) * bits
+    if total == 8 * nbytes:
+        return None
+    if total % 8:
+        return f"{dtype} {shape} does not fill whole bytes"
+    return f"{dtype} {shape} takes {total // 8} bytes, its offsets span {nbytes}"
+
+
+def _coverage_faults(tensors: list[Tensor], start: int, complete: bool) -> list[Fault]:
+    """Overlaps and holes. Where an entry was unreadable (not `complete`), a hole may be its place."""
+    faults = []
+    at, before = start, ""
+    for tensor in tensors:
+        if tensor.begin < at:
+            faults.append(Fault(tensor.name, f"its data overlap those of {before!r} by {at - tensor.begin} bytes"))
+        elif tensor.begin > at and complete:
+            faults.append(Fault(tensor.name, f"a hole of {tensor.begin - at} bytes lies before its data"))
+        if tensor.end > at:
+            at, before = tensor.end, tensor.name
+    return faults
+
+
+def _size_faults(tensors: list[Tensor], start: int, file_size: int) -> list[Fault]:
+    end = max((t.end for t in tensors), default=start)
+    if end < file_size:
+        return [
+            Fault(
+                "",
+                f"{file_size - end} bytes follow the last tensor: the file is {file_size}, not {end} bytes",
+            )
+        ]
+    if end == file_size:
+        return []
+    lost = [t for t in tensors if t.end > file_size]
+    first = f"the file is {file_size} bytes, its header needs {end}: {end - file_size} bytes are missing"
+    return [Fault("", first)] + [
+        Fault(t.name, f"ends at byte {t.end}, past the end of the file ({file_size} bytes)") for t in lost
+    ]
+
+
+def render_header(metadata: dict[str, str], entries: list[tuple[str, str, tuple[int, ...], int]]) -> bytes:
+    """A complete header, length bytes and padding included, for tensors laid out one after another.
+
+    `entries` are (name, dtype, shape, bytes) in the order of their data.
+    """
+    document: dict[str, Any] = {METADATA_KEY: metadata} if metadata else {}
+    at = 0
+    for name, dtype, shape, nbytes in entries:
+        document[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + nbytes]}
+        at += nbytes
+    raw = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    raw += b" " * (-len(raw) % ALIGNMENT)
+    return len(raw).to_bytes(LENGTH_BYTES, "little") + raw

@@ -1,0 +1,317 @@
+"""open_checkpoint: recognise what a path is, read every header once, and cross-check names in every direction."""
+
+import gc
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, Recipe, quantization_config, recipes
+from csf_tool.checkpoint.container import MANIFEST, TENSORS, Container, check_totals, read_container
+from csf_tool.checkpoint.files import RandomReader, load_json, not_json_reason
+from csf_tool.checkpoint.headers import read_header
+from csf_tool.checkpoint.index import find_index, read_index
+from csf_tool.checkpoint.model import Checkpoint, Layout, Located, Shard
+from csf_tool.checkpoint.names import module_of
+from csf_tool.checkpoint.planes import find_dense_planes, find_planes, stream_names
+from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.codec.formats import FORMATS
+from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
+from csf_tool.text import count
+
+SHARD_SUFFIX = ".safetensors"
+
+MAX_NUMBERED_SHARDS = 10_000
+"""Largest total that a shard's name is believed: a name can claim any."""
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """The checkpoint at `path`: a folder in either CSF layout or none, or one safetensors file.
+
+    Only headers and JSON files are read. What is wrong with it is listed in `Checkpoint.problems`.
+
+    Raises:
+        UsageError: there is nothing at `path`, or nothing that could be a checkpoint.
+        CheckpointError: it is one, but not a shard of it can be read, or its manifest or index cannot.
+        EnvironmentFault: the operating system cannot read it.
+    """
+    path = Path(path)
+    try:
+        with _no_garbage_collection():
+            if path.is_file():
+                return _open_file(path)
+            if not path.is_dir():
+                raise UsageError(f"{path}: no such file or folder")
+            return _open_folder(path)
+    except PermissionError as error:
+        raise EnvironmentFault(f"{path}: cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Headers become a million small objects that all live on: looking for garbage among them doubles the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _open_file(path: Path) -> Checkpoint:
+    if path.name.endswith(".json"):
+        raise UsageError(f"{path}: is a JSON file; give the folder it is in, {path.parent}")
+    checkpoint = Checkpoint(path, path.parent, Layout.FILE)
+    checkpoint.shards = [_read_shard(path.parent, path.name, checkpoint.problems)]
+    return _finish(checkpoint)
+
+
+def _open_folder(path: Path, *, follow: bool = True) -> Checkpoint:
+    """The checkpoint in a folder; a serving directory is followed to its weights once, never in circles."""
+    index_name = find_index(path)
+    stray = sorted(p.name for p in path.glob("*" + SHARD_SUFFIX))
+    if (path / MANIFEST).exists():
+        try:
+            container = read_container(path)
+        except CheckpointError:
+            if not index_name and not stray:
+                raise
+        else:
+            return _open_container(path, container, stray)
+    if index_name or stray:
+        return _open_hf(path, index_name, stray)
+    if follow and (served := _serving_root(path)):
+        return _open_folder(served, follow=False)
+    raise _not_a_checkpoint(path)
+
+
+def _open_container(path: Path, container: Container, stray: list[str]) -> Checkpoint:
+    checkpoint = Checkpoint(path, path, Layout.CONTAINER, container=container, problems=container.problems)
+    for name in stray:
+        container.error(name, f"a shard beside {MANIFEST}: a container and a Hugging Face checkpoint in one folder?")
+    names = [f"{TENSORS}/{file}" for file in container.rows]
+    _read_shards(checkpoint, names)
+    unlisted = sorted(p.name for p in (path / TENSORS).glob("*" + SHARD_SUFFIX) if p.name not in container.rows)
+    for file in unlisted:
+        container.error(f"{TENSORS}/{file}", "is not listed in the manifest")
+    return _finish(checkpoint)
+
+
+def _open_hf(path: Path, index_name: str | None, found: list[str]) -> Checkpoint:
+    layout = Layout.HF if index_name or len(found) > 1 or (path / CONFIG_FILES[0]).exists() else Layout.FILE
+    checkpoint = Checkpoint(path, path, layout)
+    names = list(found)
+    if index_name:
+        checkpoint.index = read_index(path, index_name)
+        indexed = sorted(set(checkpoint.index.weight_map.values()))
+        folders = {name.rpartition("/")[0] for name in indexed if "/" in name}
+        found += [f"{f}/{p.name}" for f in sorted(folders) for p in sorted((path / f).glob("*" + SHARD_SUFFIX))]
+        names = indexed + [name for name in found if name not in indexed]
+    elif len(found) > 1:
+        text = "no index lists the shards: they are taken as they are"
+        checkpoint.problems.append(Problem("", "", text, Severity.WARNING))
+    if not index_name:
+        names = sorted({*found, *_numbered_siblings(found)})
+    _read_shards(checkpoint, names)
+    return _finish(checkpoint)
+
+
+def _numbered_siblings(found: list[str]) -> list[str]:
+    """The names of all shards of a numbered set (`model-00002-of-00005.safetensors`) of which some are here."""
+    siblings = []
+    for name in found:
+        match = re.fullmatch(r"(.*-)(\d+)-of-(\d+)(\.safetensors)", name)
+        if match and int(match[3]) <= MAX_NUMBERED_SHARDS:
+            stem, number, total, suffix = match.groups()
+            siblings += [f"{stem}{i:0{len(number)}}-of-{total}{suffix}" for i in range(1, int(total) + 1)]
+    return siblings
+
+
+def _read_shards(checkpoint: Checkpoint, names: list[str]) -> None:
+    """Read every shard that can be read; what stops one is a problem of its own."""
+    for name in names:
+        try:
+            checkpoint.shards.append(_read_shard(checkpoint.root, name, checkpoint.problems))
+        except CheckpointError as error:
+            checkpoint.problems.append(Problem(name, "", str(error).removeprefix(f"{name}: ")))
+    if names and not checkpoint.shards:
+        reasons = "; ".join(str(p) for p in checkpoint.problems[-3:])
+        raise CheckpointError(f"{checkpoint.path}: not one of {len(names)} shards can be read ({reasons})")
+
+
+def _read_shard(root: Path, name: str, problems: list[Problem]) -> Shard:
+    path = root / name
+    with RandomReader(path, name) as reader:
+        nbytes = path.stat().st_size
+        header = read_header(reader, nbytes)
+    problems += [Problem(name, fault.tensor, fault.problem) for fault in header.faults]
+    return Shard(name, path, nbytes, header)
+
+
+def _finish(checkpoint: Checkpoint) -> Checkpoint:
+    """Find the planes, and hold every list of names against every other."""
+    stored = _stored_tensors(checkpoint)
+    container = checkpoint.container
+    receipts = container.scale_receipts if container else {}
+    checkpoint.planes, problems = find_planes(stored, receipts)
+    checkpoint.dense_planes = find_dense_planes(stored)
+    checkpoint.problems += problems
+    if checkpoint.index:
+        _compare_index(checkpoint, stored)
+    if container:
+        _compare_container(checkpoint, container, stored)
+    else:
+        _compare_recipes(checkpoint)
+    return checkpoint
+
+
+def _stored_tensors(checkpoint: Checkpoint) -> dict[str, Located]:
+    stored: dict[str, Located] = {}
+    for located in checkpoint.tensors():
+        name = located.tensor.name
+        if name in stored:
+            text = f"stands in {stored[name].shard.name} as well: which of them counts cannot be known"
+            checkpoint.problems.append(Problem(located.shard.name, name, text))
+        stored[name] = located
+    return stored
+
+
+def _compare_index(checkpoint: Checkpoint, stored: dict[str, Located]) -> None:
+    """The index against the shards, in both directions."""
+    index = checkpoint.index
+    assert index is not None
+    readable = {shard.name for shard in checkpoint.shards}
+    for name, shard in index.weight_map.items():
+        located = stored.get(name)
+        if located is None and shard in readable:
+            checkpoint.problems.append(Problem(shard, name, f"{index.name} places it here, the shard does not hold it"))
+        elif located is not None and located.shard.name != shard:
+            text = f"{index.name} places it in {shard}"
+            checkpoint.problems.append(Problem(located.shard.name, name, text))
+    indexed_shards = set(index.weight_map.values())
+    for shard in sorted(readable - indexed_shards):
+        text = f"{index.name} does not list this shard"
+        checkpoint.problems.append(Problem(shard, "", text, Severity.WARNING))
+    for located in stored.values():
+        if located.shard.name in indexed_shards and located.tensor.name not in index.weight_map:
+            text = f"{index.name} does not list this tensor"
+            checkpoint.problems.append(Problem(located.shard.name, located.tensor.name, text, Severity.WARNING))
+
+
+def _compare_container(checkpoint: Checkpoint, container: Container, stored: dict[str, Located]) -> None:
+    """Manifest, contract and receipts against the shards."""
+    planes = {plane.name: plane for plane in checkpoint.planes}
+    for shard in checkpoint.shards:
+        row = container.rows[shard.file]
+        if row.target_file_bytes not in (None, shard.size):
+            container.error(shard.name, f"is {shard.size} bytes, the manifest says {row.target_file_bytes}")
+        if shard.header.metadata.get("codec", container.fmt.codec) != container.fmt.codec:
+            container.error(shard.name, f"its metadata name codec {shard.header.metadata['codec']!r}")
+    dense_names = {located.tensor.name for located in stored.values()} - stream_names(planes.values()) | set(planes)
+    for name in sorted(container.source_names.keys() - dense_names):
+        container.error(f"{TENSORS}/{container.source_names[name]}", "the contract lists it, no shard holds it", name)
+    for name in sorted(dense_names - container.source_names.keys() if container.source_names else ()):
+        where = (planes[name].fixed if name in planes else stored[name]).shard.name
+        container.error(where, "the contract does not list it", name)
+    for name, file in container.source_names.items():
+        located = planes[name].fixed if name in planes else stored.get(name)
+        if located and located.shard.file != file and name not in planes:
+            container.error(located.shard.name, f"the contract places it in {file}", name)
+    for file, receipt in container.receipts.items():
+        for name in sorted(receipt.scales.keys() - planes.keys()):
+            container.error(f"{TENSORS}/{file}", "its receipt lists it, no pair of streams stands for it", name)
+    if container.receipts:
+        for name in sorted(planes.keys() - container.scale_receipts.keys()):
+            container.error(planes[name].fixed.shard.name, "no receipt lists it: its source bytes are unknown", name)
+    check_totals(container, ((p.name, p.dense_bytes, p.csf_bytes) for p in checkpoint.planes))
+
+
+def _compare_recipes(checkpoint: Checkpoint) -> None:
+    """Config recipes against the streams: a reader finds CSF planes by the recipes alone."""
+    csf_modules = {module_of(plane.name) for plane in checkpoint.planes}
+    for name in CONFIG_FILES:
+        if not (checkpoint.root / name).exists():
+            continue
+        try:
+            found = recipes(load_json(checkpoint.root / name, name))
+        except CheckpointError as error:
+            checkpoint.problems.append(Problem(name, "", str(error).removeprefix(f"{name}: ")))
+            continue
+        _compare_recipe_file(checkpoint, name, found, csf_modules)
+
+
+def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe], csf_modules: set[str]) -> None:
+    marked = {recipe.module for recipe in found if recipe.is_csf}
+    unmarked = {recipe.module for recipe in found if not recipe.is_csf}
+    covering = {module: _covering(module, marked | unmarked) for module in csf_modules}
+    for module in sorted(marked - set(covering.values())):
+        text = "is marked weight_scale_encoding: csf, but no shard holds CSF streams of it"
+        checkpoint.problems.append(Problem(name, module, text))
+    for module in sorted(unmarked & {recipe for recipe in covering.values() if recipe}):
+        text = "has CSF streams, but its recipe is not marked weight_scale_encoding: csf"
+        checkpoint.problems.append(Problem(name, module, text))
+    for plane in checkpoint.dense_planes:
+        if (recipe := _covering(module_of(plane.name), marked)) is not None:
+            text = f"is stored dense, but {recipe} is marked weight_scale_encoding: csf"
+            checkpoint.problems.append(Problem(name, plane.name, text))
+    if homeless := sorted(module for module, recipe in covering.items() if recipe is None):
+        text = f"no recipe covers {count(len(homeless), 'module')} with CSF streams: readers would not find them"
+        checkpoint.problems.append(Problem(name, homeless[0], text, Severity.WARNING))
+
+
+def _covering(module: str, recipes: set[str]) -> str | None:
+    """The recipe for a module: that of its own name, or of the nearest module around it."""
+    while module:
+        if module in recipes:
+            return module
+        module = module_of(module)
+    return None
+
+
+def _serving_root(path: Path) -> Path | None:
+    """Where the weights of a serving directory lie, or None when the folder is none.
+
+    Raises:
+        UsageError: it is a serving directory whose weights are not here.
+    """
+    config_path = path / CONFIG_FILES[0]
+    if not config_path.is_file():
+        return None
+    found = quantization_config(load_json(config_path, CONFIG_FILES[0]))
+    if found.get("quant_method") not in {fmt.serving_method for fmt in FORMATS}:
+        return None
+    root = found.get(SERVING_KEY)
+    served = (path / root).resolve() if isinstance(root, str) else None
+    if served is None or not served.is_dir() or served == path.resolve():
+        raise UsageError(
+            f"{path}: is a serving directory, not a checkpoint: its weights lie under {SERVING_KEY} {root!r}, "
+            "which is not here; give the folder that was downloaded"
+        )
+    return served
+
+
+def _not_a_checkpoint(path: Path) -> CsfToolError:
+    """Why a folder without manifest, index and shards is no checkpoint."""
+    partial = sorted(p.name for p in path.rglob("*.incomplete"))
+    if partial:
+        return CheckpointError(f"{path}: an incomplete download ({len(partial)} .incomplete files): download it again")
+    children = sorted(p.name for p in path.iterdir())
+    if not children:
+        return UsageError(f"{path}: is empty")
+    inner = [c for c in children if (path / c / MANIFEST).exists() or list((path / c).glob("*" + SHARD_SUFFIX))]
+    hint = f"; did you mean {path / inner[0]}?" if inner else ""
+    head = _head(path / CONFIG_FILES[0])
+    if reason := not_json_reason(head):
+        return CheckpointError(f"{path}: {CONFIG_FILES[0]} {reason}")
+    return UsageError(
+        f"{path}: not a checkpoint: no {MANIFEST}, no *.safetensors.index.json and no {SHARD_SUFFIX} file in it{hint}"
+    )
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(512)
+    except OSError:
+        return b""

@@ -1,0 +1,71 @@
+"""How tensors around a plane are called: streams and scales, scales and weights, projections, layers.
+
+Suffix tables of four families of repositories; nothing here knows a model.
+"""
+
+import re
+from dataclasses import dataclass
+
+from csf_tool.codec.formats import FORMATS, CsfFormat
+
+_WEIGHTS_OF_SCALE = (
+    (".weight_scale", (".weight_packed", ".weight")),  # compressed-tensors; ModelOpt and Kimi
+    (".scale", (".weight",)),  # DeepSeek
+)
+"""Suffix of a scale's name, and the suffixes that its weight may have instead. Order matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamName:
+    """A stream's name taken apart."""
+
+    scale: str
+    fmt: CsfFormat
+    is_fixed: bool
+
+
+_STREAM_SUFFIXES = [
+    (suffix, fmt, is_fixed)
+    for fmt in FORMATS
+    for suffix, is_fixed in ((fmt.fixed_suffix, True), (fmt.exceptions_suffix, False))
+]
+
+
+def parse_stream_name(name: str) -> StreamName | None:
+    """The scale, format and role of a stream, or None for any other tensor."""
+    if "_csf_" not in name:
+        return None
+    for suffix, fmt, is_fixed in _STREAM_SUFFIXES:
+        if name.endswith(suffix):
+            return StreamName(name.removesuffix(suffix), fmt, is_fixed)
+    return None
+
+
+def weight_names(scale: str) -> list[str]:
+    """The names that the weight of a block scale may have, most likely first; empty for other tensors."""
+    for suffix, weights in _WEIGHTS_OF_SCALE:
+        if scale.endswith(suffix):
+            stem = scale.removesuffix(suffix)
+            return [stem + weight for weight in weights]
+    return []
+
+
+def module_of(scale: str) -> str:
+    """The module that holds a scale: its name without the last part."""
+    return scale.rpartition(".")[0]
+
+
+def projection_of(scale: str) -> str:
+    """The projection of a scale: `gate_proj`, `w2`, ..."""
+    return module_of(scale).rpartition(".")[2]
+
+
+def layer_of(name: str) -> str:
+    """The layer of a tensor: its name up to the first number (`model.layers.3`), or up to its module without one."""
+    match = re.match(r"(?:.*?\.)?\d+(?=\.)", name)
+    return match[0] if match else module_of(name)
+
+
+def natural_key(name: str) -> list[tuple[int, int | str]]:
+    """Sorts `layers.10` after `layers.9`."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,73 @@
+"""Reading the two streams of a plane."""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from csf_tool.checkpoint.files import RandomReader
+from csf_tool.checkpoint.model import Plane, Shard
+from csf_tool.codec import reference
+from csf_tool.codec.reference import Fault
+from csf_tool.errors import StreamError
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneStreams:
+    """A plane with its streams in memory: fixed `[bytes]` uint8, exceptions `[n]` little-endian uint32."""
+
+    plane: Plane
+    fixed: NDArray[np.uint8]
+    exceptions: NDArray[np.uint32]
+
+    def faults(self) -> list[Fault]:
+        """What is wrong with the streams."""
+        plane = self.plane
+        return reference.check(plane.fmt, self.fixed, self.exceptions, rows=plane.rows, cols=plane.cols)
+
+    def require_decodable(self) -> Self:
+        """Itself.
+
+        Raises:
+            StreamError: the streams break a rule of the format.
+        """
+        broken = [str(fault) for fault in self.faults() if not fault.decodable]
+        if broken:
+            raise StreamError(f"{self.plane.fixed.shard.name}: {self.plane.name}: {'; '.join(broken)}")
+        return self
+
+
+class Readers:
+    """Open files of a checkpoint's shards, each opened when first asked for."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, RandomReader] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        for reader in self._open.values():
+            reader.close()
+        self._open.clear()
+
+    def __getitem__(self, shard: Shard) -> RandomReader:
+        reader = self._open.get(shard.name)
+        if reader is None:
+            reader = self._open[shard.name] = RandomReader(shard.path, shard.name)
+        return reader
+
+    def streams(self, plane: Plane) -> PlaneStreams:
+        """The streams of a plane, read in one piece where they lie side by side."""
+        fixed, exceptions = plane.fixed, plane.exceptions
+        if fixed.shard is exceptions.shard and fixed.tensor.end == exceptions.tensor.begin:
+            raw = memoryview(self[fixed.shard].read(fixed.tensor.begin, exceptions.tensor.end))
+            parts = raw[: fixed.tensor.nbytes], raw[fixed.tensor.nbytes :]
+        else:
+            parts = (
+                memoryview(self[fixed.shard].read(fixed.tensor.begin, fixed.tensor.end)),
+                memoryview(self[exceptions.shard].read(exceptions.tensor.begin, exceptions.tensor.end)),
+            )
+        return PlaneStreams(plane, np.frombuffer(parts[0], np.uint8), reference.exception_words(parts[1]))

@@ -1,0 +1,37 @@
+"""Words for people: sizes, shares, and names from files made safe for a terminal."""
+
+import unicodedata
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+# Unicode categories that move the cursor, hide text or turn its direction: controls, formats (bidirectional
+# overrides, zero-width characters), surrogates, private use, unassigned, line and paragraph separators.
+_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def escape(name: object) -> str:
+    """A name from a file, with everything that could act on a terminal shown as its escape sequence."""
+    return "".join(
+        c if unicodedata.category(c) not in _UNSAFE else c.encode("unicode_escape").decode() for c in str(name)
+    )
+
+
+def size(nbytes: int) -> str:
+    """Bytes in the largest binary unit that keeps the number at least 1, with two decimals."""
+    value = float(nbytes)
+    for unit in _UNITS:
+        if abs(value) < 1024 or unit == _UNITS[-1]:
+            break
+        value /= 1024
+    return f"{nbytes} B" if unit == "B" else f"{value:.2f} {unit}"
+
+
+def percent(part: float, whole: float) -> str:
+    """`part` of `whole` in percent; blank where there is no whole."""
+    return f"{100 * part / whole:.2f}%" if whole else ""
+
+
+def count(n: int, noun: str) -> str:
+    """`n` of a noun: "1 plane", "73,728 planes"."""
+    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{n:,} {noun if n == 1 else plural}"
