@@ -1,0 +1,60 @@
+"""The two streams: data on stdout; progress, warnings and errors on stderr, in every mode."""
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from csf_tool.checkpoint.problems import Problem, Severity
+
+SHOWN_PROBLEMS = 50
+"""Most problems that are printed one by one; JSON has all."""
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
+
+
+def print_out(*lines: RenderableType) -> None:
+    """Print to stdout. Strings are plain text: nothing in them is markup."""
+    _print(Console(highlight=False), lines)
+
+
+def print_err(*lines: RenderableType) -> None:
+    """Print to stderr."""
+    _print(Console(stderr=True, highlight=False), lines)
+
+
+def _print(console: Console, lines: Iterable[RenderableType]) -> None:
+    for line in lines:
+        if isinstance(line, str | Text):  # a long name stays in one piece, whatever the terminal's width
+            console.print(Text(line) if isinstance(line, str) else line, soft_wrap=True)
+        else:
+            console.print(line)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print exactly one JSON document to stdout."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
+
+
+def print_problems(problems: list[Problem]) -> None:
+    """Print problems to stderr, the worst first, as many as one can read."""
+    ordered = sorted(problems, key=lambda p: p.severity is not Severity.ERROR)
+    for problem in ordered[:SHOWN_PROBLEMS]:
+        print_err(Text.assemble((f"{problem.severity}: ", _STYLES[problem.severity]), str(problem)))
+    if len(ordered) > SHOWN_PROBLEMS:
+        print_err(f"... and {len(ordered) - SHOWN_PROBLEMS} more; --json lists all")
+
+
+def table(*columns: str, left: int = 1) -> Table:
+    """An empty table whose first `left` columns are text and whose others are numbers."""
+    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for i, column in enumerate(columns):
+        if i < left:
+            result.add_column(column, overflow="fold")
+        else:
+            result.add_column(column, justify="right", no_wrap=True)
+    return result

@@ -1,0 +1,46 @@
+"""The report of `expand`."""
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from csf_tool.expand import Expanded
+from csf_tool.text import count, escape, size
+
+SCHEMA = "csf-tool.expand/1"
+
+
+def expand_json(expanded: Expanded) -> dict[str, Any]:
+    """The JSON document."""
+    return {
+        "schema": SCHEMA,
+        "source": expanded.source,
+        "destination": expanded.destination,
+        "device": expanded.device,
+        "planes": expanded.planes,
+        "shards": expanded.shards,
+        "proved_shards": expanded.proved_shards,
+        "other_files": expanded.other_files,
+        "bytes_written": expanded.bytes_written,
+        "seconds": round(expanded.seconds, 3),
+    }
+
+
+def expand_report(expanded: Expanded) -> list[RenderableType]:
+    """The summary for people, and what it does and does not prove."""
+    written = f"{count(len(expanded.shards), 'shard')} and {count(len(expanded.other_files), 'other file')}"
+    rate = f"{size(int(expanded.bytes_written / expanded.seconds))}/s" if expanded.seconds else "at once"
+    lines: list[RenderableType] = [
+        f"Wrote {escape(expanded.destination)}: {written}, {size(expanded.bytes_written)} in "
+        f"{expanded.seconds:.1f} s ({rate}); {count(expanded.planes, 'plane')} decoded on {expanded.device}."
+    ]
+    proved = len(expanded.proved_shards)
+    if proved == len(expanded.shards):
+        lines.append("Every shard has the SHA-256 of the original: restored bit for bit.")
+    elif proved:
+        lines.append(f"{proved} of {len(expanded.shards)} shards have the SHA-256 of their original.")
+    else:
+        lines.append(
+            "The originals' hashes are not known: csf-tool verify --against a dense copy proves the bytes."
+        )
+    return lines

@@ -1,0 +1,44 @@
+"""A progress bar on stderr: bytes, rate, time left. None when stderr is not a terminal."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich import progress as rich_progress
+from rich.console import Console
+
+from csf_tool.progress import Progress, Silent
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A `Progress` that draws on stderr, or draws nothing where nobody watches."""
+    if not sys.stderr.isatty():
+        yield Silent()
+        return
+    bar = rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.DownloadColumn(binary_units=True),
+        rich_progress.TransferSpeedColumn(),
+        rich_progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        yield _Bar(bar)
+
+
+class _Bar:
+    """Feeds a rich progress bar."""
+
+    def __init__(self, bar: rich_progress.Progress) -> None:
+        self._bar = bar
+        self._task: rich_progress.TaskID | None = None
+
+    def start(self, what: str, total_bytes: int) -> None:
+        self._task = self._bar.add_task(what, total=total_bytes)
+
+    def advance(self, nbytes: int) -> None:
+        if self._task is not None:
+            self._bar.advance(self._task, nbytes)

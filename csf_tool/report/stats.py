@@ -1,0 +1,131 @@
+"""The report of `stats`: for people, and as the JSON document csf-tool.stats/1."""
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from csf_tool.report.console import table
+from csf_tool.stats import Stats, Totals
+from csf_tool.text import count, escape, percent, size
+
+SCHEMA = "csf-tool.stats/1"
+
+
+def stats_json(stats: Stats) -> dict[str, Any]:
+    """The JSON document. What a dense checkpoint has no number for is null."""
+    shown = stats.total if stats.is_csf else stats.dense_total
+    csf = stats.is_csf
+    return {
+        "schema": SCHEMA,
+        "checkpoint": {"path": stats.path, "layout": stats.layout, "kind": stats.kind},
+        "shards": stats.shards,
+        "tensors": stats.tensors,
+        "planes": stats.total.planes,
+        "dense_planes": stats.dense_total.planes,
+        "scales": {
+            "elements": shown.dense_bytes,
+            "dense_bytes": shown.dense_bytes,
+            "csf_bytes": shown.csf_bytes if csf else None,
+            "fixed_bytes": shown.fixed_bytes if csf else None,
+            "exception_bytes": shown.exception_bytes if csf else None,
+            "exceptions": shown.exceptions if csf else None,
+        },
+        "tensor_payload": {
+            "csf_bytes": stats.payload_bytes if csf else None,
+            "dense_bytes": stats.dense_payload_bytes,
+        },
+        "by_projection": [
+            {"projection": p.name, "format": p.format, "rows": p.rows, "cols": p.cols, **_group(totals, csf)}
+            for p, totals in stats.by_projection.items()
+        ],
+        "by_layer": [{"layer": name, **_group(totals, csf)} for name, totals in stats.by_layer.items()],
+        "by_shard": [{"shard": name, **_group(totals, csf)} for name, totals in stats.by_shard.items()],
+        "problems": [
+            {"file": p.file, "tensor": p.tensor, "problem": p.problem, "severity": p.severity.value}
+            for p in stats.problems
+        ],
+    }
+
+
+def _group(totals: Totals, csf: bool) -> dict[str, int | None]:
+    return {
+        "planes": totals.planes,
+        "dense_bytes": totals.dense_bytes,
+        "csf_bytes": totals.csf_bytes if csf else None,
+        "exceptions": totals.exceptions if csf else None,
+    }
+
+
+def stats_report(stats: Stats, by: str) -> list[RenderableType]:
+    """The report for people: what it is, the totals, and a table of groups."""
+    lines: list[RenderableType] = [f"{escape(stats.path)}: {stats.kind}"]
+    if stats.is_csf:
+        lines.append("Readers without CSF support need the dense checkpoint: csf-tool expand writes it.")
+    elif stats.dense_total.planes:
+        lines.append("It holds no CSF planes: its block scales are stored dense.")
+    else:
+        lines.append("It holds no CSF planes and no FP4 block scales.")
+    lines += ["", _summary(stats), "", _counts(stats)]
+    if stats.by_projection:
+        lines += ["", _groups(stats, by)]
+    if stats.is_csf and stats.dense_total.planes:
+        left = count(stats.dense_total.planes, "more FP4 block scale")
+        lines += ["", f"{left}, {size(stats.dense_total.dense_bytes)}, stored dense."]
+    return lines
+
+
+def _counts(stats: Stats) -> str:
+    total = stats.total if stats.is_csf else stats.dense_total
+    line = f"{count(total.planes, 'plane')} in {count(stats.shards, 'shard')}, {count(stats.tensors, 'tensor')}"
+    if stats.is_csf:
+        line += (
+            f"; {count(total.exceptions, 'exception')}, {percent(total.exceptions, total.dense_bytes)} of the scales"
+        )
+    return line
+
+
+def _summary(stats: Stats) -> Table:
+    total = stats.total if stats.is_csf else stats.dense_total
+    csf = stats.is_csf
+    result = table("", "dense", "CSF", "saved", "")
+    saved = total.dense_bytes - total.csf_bytes
+    result.add_row(
+        "block scales",
+        size(total.dense_bytes),
+        size(total.csf_bytes) if csf else "",
+        size(saved) if csf else "",
+        percent(saved, total.dense_bytes) if csf else "",
+    )
+    result.add_row(
+        "all tensors",
+        size(stats.dense_payload_bytes),
+        size(stats.payload_bytes) if csf else "",
+        size(saved) if csf else "",
+        percent(saved, stats.dense_payload_bytes) if csf else "",
+    )
+    if csf:
+        result.add_row("  fixed streams", "", size(total.fixed_bytes))
+        result.add_row("  exceptions", "", size(total.exception_bytes))
+    return result
+
+
+def _groups(stats: Stats, by: str) -> Table:
+    """One row a group; a group's size has the unit that suits it."""
+    csf = stats.is_csf
+    groups: dict[str, Totals] = {
+        "projection": {f"{p.name} {p.rows}x{p.cols}": totals for p, totals in stats.by_projection.items()},
+        "layer": stats.by_layer,
+        "shard": stats.by_shard,
+    }[by]
+    result = table(by, "planes", "dense", "CSF", "CSF/dense", "exceptions")
+    for name, totals in groups.items():
+        result.add_row(
+            escape(name),
+            f"{totals.planes:,}",
+            size(totals.dense_bytes),
+            size(totals.csf_bytes) if csf else "",
+            percent(totals.csf_bytes, totals.dense_bytes) if csf else "",
+            percent(totals.exceptions, totals.dense_bytes) if csf else "",
+        )
+    return result

@@ -1,0 +1,82 @@
+"""The report of `verify`: for people, and as the JSON document csf-tool.verify/1."""
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from csf_tool.checkpoint.problems import Problem
+from csf_tool.report.console import SHOWN_PROBLEMS
+from csf_tool.text import escape
+from csf_tool.verdict import Check, Status, Verified
+
+SCHEMA = "csf-tool.verify/1"
+
+_STYLES = {Status.PASSED: "green", Status.FAILED: "bold red", Status.WARNING: "yellow", Status.SKIPPED: "dim"}
+
+
+def verify_json(verified: Verified) -> dict[str, Any]:
+    """The JSON document."""
+    return {
+        "schema": SCHEMA,
+        "ok": verified.ok,
+        "checkpoint": verified.path,
+        "kind": verified.kind,
+        "against": verified.against,
+        "device": verified.device,
+        "checks": [
+            {
+                "name": check.name,
+                "status": check.status.value,
+                "checked": check.checked,
+                "failures": [_problem(p) for p in check.failures],
+                "warnings": [_problem(p) for p in check.warnings],
+                "note": check.note,
+            }
+            for check in verified.checks
+        ],
+        "proved": verified.proved,
+        "unproved": verified.unproved,
+    }
+
+
+def _problem(problem: Problem) -> dict[str, str]:
+    return {"file": problem.file, "tensor": problem.tensor, "problem": problem.problem}
+
+
+def verify_report(verified: Verified) -> list[RenderableType]:
+    """The report for people: a line a check with its faults below, and what was proved and what was not."""
+    lines: list[RenderableType] = [f"{escape(verified.path)}: {verified.kind}"]
+    for check in verified.checks:
+        lines += _check(check)
+    lines.append(_verdict(verified))
+    return lines
+
+
+def _check(check: Check) -> list[RenderableType]:
+    looked_at = "" if check.status is Status.SKIPPED else f"{check.checked:>9,}"
+    head = Text.assemble(
+        f"{check.name:<10}",
+        (f"{check.status.value:<8}", _STYLES[check.status]),
+        f"{looked_at:>9}  {escape(check.note)}",
+    )
+    found = [(p, Status.FAILED) for p in check.failures] + [(p, Status.WARNING) for p in check.warnings]
+    lines: list[RenderableType] = [head]
+    lines += [Text.assemble(("  ", ""), (str(p), _STYLES[status])) for p, status in found[:SHOWN_PROBLEMS]]
+    if len(found) > SHOWN_PROBLEMS:
+        lines.append(f"  ... and {len(found) - SHOWN_PROBLEMS} more; --json lists all")
+    return lines
+
+
+def _verdict(verified: Verified) -> Text:
+    """The last line: never a bare OK, but what was proved and what was not."""
+    failed = [check.name for check in verified.checks if check.status is Status.FAILED]
+    if failed:
+        head, style = f"FAILED: {', '.join(failed)}.", "bold red"
+    elif verified.source.holds or verified.reference.holds:
+        head, style = "VERIFIED.", "green"
+    else:
+        head, style = "NO FAULT FOUND, which proves little: a zeroed stream is well-formed too.", "yellow"
+    proved = f" Proved: {'; '.join(verified.proved)}." if verified.proved else " Nothing was proved."
+    unproved = f" Not proved: {'; '.join(verified.unproved)}." if verified.unproved else ""
+    return Text.assemble((head, style), escape(proved), escape(unproved))

@@ -1,0 +1,102 @@
+"""What verify found: named checks, each with its evidence, and what they prove together."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.text import count
+
+
+class Status(StrEnum):
+    """How a check ended; the value stands in JSON reports."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    WARNING = "warning"
+    SKIPPED = "skipped"
+
+
+@dataclass
+class Check:
+    """One named check: how much it looked at, by what evidence (`note`), and what it found."""
+
+    name: str
+    checked: int = 0
+    note: str = ""
+    skipped: bool = False
+    failures: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+    @property
+    def status(self) -> Status:
+        """Failed if anything failed; skipped if there was nothing to go by."""
+        if self.failures:
+            return Status.FAILED
+        if self.skipped:
+            return Status.SKIPPED
+        return Status.WARNING if self.warnings else Status.PASSED
+
+    @property
+    def holds(self) -> bool:
+        """Whether what the check states is so."""
+        return self.status in (Status.PASSED, Status.WARNING)
+
+    def fail(self, file: str, tensor: str, problem: str) -> None:
+        """Note a fault."""
+        self.failures.append(Problem(file, tensor, problem))
+
+    def warn(self, file: str, tensor: str, problem: str) -> None:
+        """Note something odd."""
+        self.warnings.append(Problem(file, tensor, problem, Severity.WARNING))
+
+
+@dataclass
+class Verified:
+    """The report of `verify`."""
+
+    path: str
+    kind: str
+    against: str | None
+    device: str
+    structure: Check = field(default_factory=lambda: Check("structure"))
+    streams: Check = field(default_factory=lambda: Check("streams"))
+    decode: Check = field(default_factory=lambda: Check("decode"))
+    stored: Check = field(default_factory=lambda: Check("stored"))
+    source: Check = field(default_factory=lambda: Check("source"))
+    reference: Check = field(default_factory=lambda: Check("against"))
+
+    @property
+    def checks(self) -> list[Check]:
+        """All checks in the order in which they are reported."""
+        return [self.structure, self.streams, self.decode, self.stored, self.source, self.reference]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed."""
+        return not any(check.failures for check in self.checks)
+
+    @property
+    def proved(self) -> list[str]:
+        """What holds, in words, with its evidence."""
+        statements = []
+        if self.structure.holds and self.streams.holds and self.decode.holds:
+            statements.append(f"{count(self.decode.checked, 'plane')} well-formed and decodable")
+        if self.stored.holds:
+            statements.append(f"the stored bytes are the published ones ({self.stored.note})")
+        if self.source.holds:
+            statements.append(f"the decoded bytes are the source's ({self.source.note})")
+        if self.reference.holds:
+            statements.append(f"every tensor equals {self.against}")
+        return statements
+
+    @property
+    def unproved(self) -> list[str]:
+        """What was not proved, and why."""
+        statements = []
+        if not self.stored.holds:
+            why = self.stored.note if self.stored.skipped else "see stored"
+            statements.append(f"that the stored bytes are the published ones ({why})")
+        if not self.source.holds and not self.reference.holds:
+            why = "see above" if self.source.failures or self.reference.failures else self.source.note
+            statements.append(f"that the decoded bytes are the original ones ({why})")
+        return statements
