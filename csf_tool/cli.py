@@ -174,6 +174,7 @@ def expand(
     Example: csf-tool expand ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
     """
     from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.checkpoint.problems import Severity
     from csf_tool.decoder import NumpyDecoder
     from csf_tool.expand import expand as run
     from csf_tool.report.console import print_json, print_out, print_problems
@@ -181,7 +182,7 @@ def expand(
     from csf_tool.report.progress import progress_bar
 
     opened = open_checkpoint(checkpoint)
-    print_problems(opened.problems)
+    print_problems([p for p in opened.problems if p.severity is not Severity.ERROR])  # errors: expand raises them
     with progress_bar() as progress:
         done = run(opened, destination, NumpyDecoder(), progress)
     if as_json:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from csf_tool.checkpoint.compare import DenseReader, TensorComparison, mismatch
-from csf_tool.checkpoint.dense import DenseShard, DenseTensor, dense_tensors, original_shard, own_shard
+from csf_tool.checkpoint.dense import DenseShard, DenseTensor, dense_tensors, original_shard, own_shards
 from csf_tool.checkpoint.hashes import PublishedHash, download_commits, hash_file, published_hashes
 from csf_tool.checkpoint.model import Checkpoint, Located, Plane
 from csf_tool.checkpoint.problems import Severity, errors
@@ -98,10 +98,8 @@ class _Verification:
             except CheckpointError as error:
                 self.result.source.fail(shard.name, "", f"cannot be rebuilt: {error}")
         taken = {tensor.name for shard in shards for tensor in shard.tensors}
-        left = {name: tensor for name, tensor in self._tensors.items() if name not in taken}
-        if left:
-            shards += [own_shard(self._checkpoint, shard, left) for shard in self._checkpoint.shards]
-        return shards
+        left = [tensor for name, tensor in self._tensors.items() if name not in taken]
+        return shards + [shard for shard in own_shards(self._checkpoint, left).values() if shard.tensors]
 
     def _bytes_to_read(self, shards: list[DenseShard], published: list[PublishedHash]) -> int:
         everything = self._against is not None

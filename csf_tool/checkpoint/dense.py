@@ -80,10 +80,9 @@ def dense_shards(checkpoint: Checkpoint) -> list[DenseShard]:
     """
     tensors = dense_tensors(checkpoint)
     receipts = checkpoint.container.receipts if checkpoint.container else {}
+    own = own_shards(checkpoint, tensors.values()) if len(receipts) < len(checkpoint.shards) else {}
     return [
-        original_shard(receipts[shard.file], tensors)
-        if shard.file in receipts
-        else own_shard(checkpoint, shard, tensors)
+        original_shard(receipts[shard.file], tensors) if shard.file in receipts else own[shard.name]
         for shard in checkpoint.shards
     ]
 
@@ -119,14 +118,25 @@ def _source_tensor(wanted: Tensor, tensors: dict[str, DenseTensor], where: str) 
     return found
 
 
-def own_shard(checkpoint: Checkpoint, shard: Shard, tensors: dict[str, DenseTensor]) -> DenseShard:
-    """A shard in csf-tool's own order: that of the stored shard, each pair of streams replaced by its scale."""
-    mine = [t for t in tensors.values() if t.stored_in == shard.name]
+def own_shards(checkpoint: Checkpoint, tensors: Iterable[DenseTensor]) -> dict[str, DenseShard]:
+    """Shards in csf-tool's own order, that of the stored shards with each pair of streams replaced by its scale.
+
+    They are given by the names of the stored shards, and hold those of the dense tensors that are in `tensors`.
+    """
+    homes = checkpoint.container.source_names if checkpoint.container else {}
+    groups: dict[str, list[DenseTensor]] = {shard.name: [] for shard in checkpoint.shards}
+    for tensor in tensors:
+        home = f"{TENSORS}/{homes[tensor.name]}" if tensor.name in homes else tensor.stored_in
+        groups[home if home in groups else tensor.stored_in].append(tensor)
+    return {shard.name: _own_shard(checkpoint, shard, groups[shard.name]) for shard in checkpoint.shards}
+
+
+def _own_shard(checkpoint: Checkpoint, shard: Shard, tensors: list[DenseTensor]) -> DenseShard:
     metadata = {k: v for k, v in shard.header.metadata.items() if k not in _CSF_METADATA_KEYS}
     metadata.setdefault("format", "pt")  # transformers refuses shards without it
-    header = render_header(metadata, [(t.name, t.dtype, t.shape, t.nbytes) for t in mine])
+    header = render_header(metadata, [(t.name, t.dtype, t.shape, t.nbytes) for t in tensors])
     name = shard.name.removeprefix(f"{TENSORS}/") if checkpoint.layout is Layout.CONTAINER else shard.name
-    return DenseShard(name, header, mine, None)
+    return DenseShard(name, header, tensors, None)
 
 
 def shard_bytes(shard: DenseShard, readers: Readers, scales: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview]:

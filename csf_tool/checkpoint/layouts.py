@@ -14,7 +14,7 @@ from csf_tool.checkpoint.index import find_index, read_index
 from csf_tool.checkpoint.model import Checkpoint, Layout, Located, Shard
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes, stream_names
-from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.checkpoint.problems import Problem, Severity, errors
 from csf_tool.codec.formats import FORMATS
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
 from csf_tool.text import count
@@ -215,8 +215,7 @@ def _compare_container(checkpoint: Checkpoint, container: Container, stored: dic
         where = (planes[name].fixed if name in planes else stored[name]).shard.name
         container.error(where, "the contract does not list it", name)
     for name, file in container.source_names.items():
-        located = planes[name].fixed if name in planes else stored.get(name)
-        if located and located.shard.file != file and name not in planes:
+        if (located := stored.get(name)) and located.shard.file != file:
             container.error(located.shard.name, f"the contract places it in {file}", name)
     for file, receipt in container.receipts.items():
         for name in sorted(receipt.scales.keys() - planes.keys()):
@@ -245,7 +244,8 @@ def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe],
     marked = {recipe.module for recipe in found if recipe.is_csf}
     unmarked = {recipe.module for recipe in found if not recipe.is_csf}
     covering = {module: _covering(module, marked | unmarked) for module in csf_modules}
-    for module in sorted(marked - set(covering.values())):
+    missing_shards = any(not p.tensor for p in errors(checkpoint.problems))
+    for module in sorted(marked - set(covering.values())) if not missing_shards else ():
         text = "is marked weight_scale_encoding: csf, but no shard holds CSF streams of it"
         checkpoint.problems.append(Problem(name, module, text))
     for module in sorted(unmarked & {recipe for recipe in covering.values() if recipe}):

@@ -40,7 +40,5 @@ def expand_report(expanded: Expanded) -> list[RenderableType]:
     elif proved:
         lines.append(f"{proved} of {len(expanded.shards)} shards have the SHA-256 of their original.")
     else:
-        lines.append(
-            "The originals' hashes are not known: csf-tool verify --against a dense copy proves the bytes."
-        )
+        lines.append("The originals' hashes are not known: csf-tool verify --against a dense copy proves the bytes.")
     return lines
