@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from csf_tool.checkpoint.files import parse_json
+from csf_tool.errors import CheckpointError
 
 CONFIG_FILES = ("config.json", "hf_quant_config.json")
 """Files that hold recipes: the model's config, and ModelOpt's own."""
@@ -62,7 +63,10 @@ def strip_encoding(raw: bytes, name: str) -> bytes:
     Raises:
         CheckpointError: `raw` is not JSON.
     """
-    wanted = _without_encoding(parse_json(raw, name))
+    try:
+        wanted = _without_encoding(parse_json(raw, name))
+    except RecursionError as error:
+        raise CheckpointError(f"{name}: JSON nested too deeply") from error
     entry = rf'"{ENCODING_KEY}"\s*:\s*"{ENCODING}"'
     text = re.sub(rf"\s*,\s*{entry}|{entry}\s*,\s*|{entry}", "", raw.decode("utf-8"))
     try:

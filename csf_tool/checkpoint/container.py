@@ -166,6 +166,8 @@ def _read_rows(container: Container) -> None:
         if row.file in container.rows:
             container.error(MANIFEST, f"lists shard {row.file} twice")
         container.rows[row.file] = row
+    if not container.rows:
+        container.error(MANIFEST, "lists no shard that could be read")
     for key in (f.name for f in fields(ShardRow)):
         if lacking := sum(getattr(row, key) is None for row in container.rows.values()):
             container.warn(MANIFEST, f"does not give {key} of {count(lacking, 'shard')}")

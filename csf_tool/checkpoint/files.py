@@ -1,5 +1,6 @@
 """Plain reading of files from strangers: bounded, no mmap, never a short read taken for a whole one."""
 
+import errno
 import json
 import os
 import re
@@ -15,6 +16,9 @@ CHUNK_BYTES = 16 << 20
 
 MAX_JSON_BYTES = 512 << 20
 """Largest index, manifest, contract, receipt or config that is read. The largest real ones are 20 MB."""
+
+_NO_SUCH_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+"""What the system answers to names that lead to no file: the checkpoint's fault, not the machine's."""
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
@@ -84,6 +88,8 @@ def reading_fault(name: str, error: OSError) -> CheckpointError | EnvironmentFau
     """The error to raise when the system cannot open or read a file."""
     if isinstance(error, FileNotFoundError):
         return CheckpointError(f"{name}: not there (missing, or a link to a missing blob)")
+    if error.errno in _NO_SUCH_FILE:
+        return CheckpointError(f"{name}: cannot be a file: {error.strerror}")
     return EnvironmentFault(f"{name}: cannot be read: {error.strerror or error}")
 
 
@@ -129,9 +135,11 @@ def load_json(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Any:
 def parse_json(raw: bytes, name: str) -> Any:
     """`raw` as strict JSON; see `load_json`."""
     try:
-        return json.loads(
-            raw.decode("utf-8"), object_pairs_hook=_object_without_duplicates, parse_constant=_no_constant
-        )
+        text = raw.decode("utf-8")
+        document = json.loads(text, object_pairs_hook=_object_without_duplicates, parse_constant=_no_constant)
+        if "\\u" in text:
+            _refuse_half_characters(document)
+        return document
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{name}: not UTF-8 at byte {error.start}") from error
     except RecursionError as error:
@@ -147,6 +155,14 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"key {twice!r} stands twice in one object")
     return result
+
+
+def _refuse_half_characters(document: Any) -> None:
+    """An escape can write one half of a surrogate pair: a string that no file name and no file can hold."""
+    try:
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError("an escape writes half a character (a lone surrogate)") from error
 
 
 def _no_constant(value: str) -> Any:

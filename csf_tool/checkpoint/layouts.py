@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, Recipe, quantization_config, recipes
-from csf_tool.checkpoint.container import MANIFEST, TENSORS, Container, check_totals, read_container
+from csf_tool.checkpoint.container import MANIFEST, RECEIPTS, TENSORS, Container, check_totals, read_container
 from csf_tool.checkpoint.files import RandomReader, load_json, not_json_reason
+from csf_tool.checkpoint.hashes import DOWNLOAD_METADATA
 from csf_tool.checkpoint.headers import read_header
 from csf_tool.checkpoint.index import find_index, read_index
 from csf_tool.checkpoint.model import Checkpoint, Layout, Located, Shard
@@ -70,7 +71,7 @@ def _open_file(path: Path) -> Checkpoint:
 def _open_folder(path: Path, *, follow: bool = True) -> Checkpoint:
     """The checkpoint in a folder; a serving directory is followed to its weights once, never in circles."""
     index_name = find_index(path)
-    stray = sorted(p.name for p in path.glob("*" + SHARD_SUFFIX))
+    stray = _shard_files(path)
     if (path / MANIFEST).exists():
         try:
             container = read_container(path)
@@ -79,11 +80,22 @@ def _open_folder(path: Path, *, follow: bool = True) -> Checkpoint:
                 raise
         else:
             return _open_container(path, container, stray)
+    # Before the index: a serving directory has a copy of the source's, whose shards lie elsewhere.
+    if not stray and (served := _serving_root(path)):
+        if not follow:
+            raise UsageError(f"{path}: is a serving directory that another one names as its weights")
+        return _open_folder(served, follow=False)
     if index_name or stray:
         return _open_hf(path, index_name, stray)
-    if follow and (served := _serving_root(path)):
-        return _open_folder(served, follow=False)
     raise _not_a_checkpoint(path)
+
+
+def _shard_files(folder: Path) -> list[str]:
+    """The names of the shards in a folder, links to missing blobs included.
+
+    Hidden files are none: macOS leaves a `._model.safetensors` beside every file on a foreign disk.
+    """
+    return sorted(p.name for p in folder.glob("*" + SHARD_SUFFIX) if not p.name.startswith(".") and not p.is_dir())
 
 
 def _open_container(path: Path, container: Container, stray: list[str]) -> Checkpoint:
@@ -92,8 +104,7 @@ def _open_container(path: Path, container: Container, stray: list[str]) -> Check
         container.error(name, f"a shard beside {MANIFEST}: a container and a Hugging Face checkpoint in one folder?")
     names = [f"{TENSORS}/{file}" for file in container.rows]
     _read_shards(checkpoint, names)
-    unlisted = sorted(p.name for p in (path / TENSORS).glob("*" + SHARD_SUFFIX) if p.name not in container.rows)
-    for file in unlisted:
+    for file in (name for name in _shard_files(path / TENSORS) if name not in container.rows):
         container.error(f"{TENSORS}/{file}", "is not listed in the manifest")
     return _finish(checkpoint)
 
@@ -106,13 +117,15 @@ def _open_hf(path: Path, index_name: str | None, found: list[str]) -> Checkpoint
         checkpoint.index = read_index(path, index_name)
         indexed = sorted(set(checkpoint.index.weight_map.values()))
         folders = {name.rpartition("/")[0] for name in indexed if "/" in name}
-        found += [f"{f}/{p.name}" for f in sorted(folders) for p in sorted((path / f).glob("*" + SHARD_SUFFIX))]
+        found += [f"{folder}/{name}" for folder in sorted(folders) for name in _shard_files(path / folder)]
         names = indexed + [name for name in found if name not in indexed]
     elif len(found) > 1:
         text = "no index lists the shards: they are taken as they are"
         checkpoint.problems.append(Problem("", "", text, Severity.WARNING))
     if not index_name:
         names = sorted({*found, *_numbered_siblings(found)})
+    if not names:
+        raise CheckpointError(f"{path}: {index_name} lists no shards, and none are here")
     _read_shards(checkpoint, names)
     return _finish(checkpoint)
 
@@ -124,7 +137,8 @@ def _numbered_siblings(found: list[str]) -> list[str]:
         match = re.fullmatch(r"(.*-)(\d+)-of-(\d+)(\.safetensors)", name)
         if match and int(match[3]) <= MAX_NUMBERED_SHARDS:
             stem, number, total, suffix = match.groups()
-            siblings += [f"{stem}{i:0{len(number)}}-of-{total}{suffix}" for i in range(1, int(total) + 1)]
+            first = 0 if f"{stem}{0:0{len(number)}}-of-{total}{suffix}" in found else 1
+            siblings += [f"{stem}{i:0{len(number)}}-of-{total}{suffix}" for i in range(first, first + int(total))]
     return siblings
 
 
@@ -161,7 +175,7 @@ def _finish(checkpoint: Checkpoint) -> Checkpoint:
         _compare_index(checkpoint, stored)
     if container:
         _compare_container(checkpoint, container, stored)
-    else:
+    elif checkpoint.path.is_dir():  # the config beside one file speaks of other files as well
         _compare_recipes(checkpoint)
     return checkpoint
 
@@ -220,6 +234,9 @@ def _compare_container(checkpoint: Checkpoint, container: Container, stored: dic
     for file, receipt in container.receipts.items():
         for name in sorted(receipt.scales.keys() - planes.keys()):
             container.error(f"{TENSORS}/{file}", "its receipt lists it, no pair of streams stands for it", name)
+        for name in receipt.scales:
+            if (place := container.source_names.get(name, file)) != file:
+                container.error(f"{RECEIPTS}/{file}.json", f"lists it, the contract places it in {place}", name)
     if container.receipts:
         for name in sorted(planes.keys() - container.scale_receipts.keys()):
             container.error(planes[name].fixed.shard.name, "no receipt lists it: its source bytes are unknown", name)
@@ -275,14 +292,14 @@ def _serving_root(path: Path) -> Path | None:
     Raises:
         UsageError: it is a serving directory whose weights are not here.
     """
-    config_path = path / CONFIG_FILES[0]
-    if not config_path.is_file():
-        return None
-    found = quantization_config(load_json(config_path, CONFIG_FILES[0]))
+    try:
+        found = quantization_config(load_json(path / CONFIG_FILES[0], CONFIG_FILES[0]))
+    except CheckpointError:
+        return None  # none, or none that could be read
     if found.get("quant_method") not in {fmt.serving_method for fmt in FORMATS}:
         return None
     root = found.get(SERVING_KEY)
-    served = (path / root).resolve() if isinstance(root, str) else None
+    served = (path / root).resolve() if isinstance(root, str) and "\0" not in root else None
     if served is None or not served.is_dir() or served == path.resolve():
         raise UsageError(
             f"{path}: is a serving directory, not a checkpoint: its weights lie under {SERVING_KEY} {root!r}, "
@@ -293,7 +310,9 @@ def _serving_root(path: Path) -> Path | None:
 
 def _not_a_checkpoint(path: Path) -> CsfToolError:
     """Why a folder without manifest, index and shards is no checkpoint."""
-    partial = sorted(p.name for p in path.rglob("*.incomplete"))
+    # Where downloads keep them, and nowhere else: a path given by mistake may be a whole disk.
+    folders = [path, path / "blobs", path / DOWNLOAD_METADATA]
+    partial = [p for folder in folders for p in folder.glob("*.incomplete")]
     if partial:
         return CheckpointError(f"{path}: an incomplete download ({len(partial)} .incomplete files): download it again")
     children = sorted(p.name for p in path.iterdir())

@@ -66,6 +66,13 @@ def layer_of(name: str) -> str:
     return match[0] if match else module_of(name)
 
 
-def natural_key(name: str) -> list[tuple[int, int | str]]:
-    """Sorts `layers.10` after `layers.9`."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """Sorts `layers.10` after `layers.9`. A number goes by its length first: it may be too long for an int."""
+    return [_part_key(part) for part in re.split(r"([0-9]+)", name)]
+
+
+def _part_key(part: str) -> tuple[int, int, str]:
+    if not part.isdecimal():
+        return 1, 0, part
+    digits = part.lstrip("0")
+    return 0, len(digits), digits

@@ -154,6 +154,9 @@ def _shape_faults(
         faults.append(f"fixed stream has {fixed.tensor.nbytes} bytes, a {rows}x{cols} plane takes {expected}")
     elif len(shape) == 2 and shape != (rows // SLAB_ROWS, fmt.slab_bytes(cols)):
         faults.append(f"fixed stream is {list(shape)}, not [slabs, slab bytes] of a {rows}x{cols} plane")
+    if exceptions.tensor.nbytes > rows * cols * EXCEPTION_BYTES:
+        words = exceptions.tensor.nbytes // EXCEPTION_BYTES
+        faults.append(f"exception list has {words} words, the plane has only {rows * cols} scales")
     if receipt:
         stated = {
             "fixed_bytes": (receipt.fixed_bytes, fixed.tensor.nbytes),

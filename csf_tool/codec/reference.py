@@ -109,18 +109,31 @@ def encode(fmt: CsfFormat, scales: Bytes) -> tuple[Bytes, Words]:
 
 def row_bases(fmt: CsfFormat, scales: Bytes) -> Bytes:
     """The base `[rows]` uint8 of every row of `[rows, cols]` scales: the lowest that covers most of the row."""
-    rows = len(scales)
+    rows, cols = scales.shape
     bases = np.empty(rows, np.uint8)
-    step = max(1, _BLOCK_BYTES // 256)
+    step = max(1, 4 * _BLOCK_BYTES // max(cols, 256))
     for at in range(0, rows, step):
-        block = scales[at : at + step]
-        keys = block + np.arange(len(block), dtype=np.int64)[:, None] * 256
-        counts = np.bincount(keys.reshape(-1), minlength=len(block) * 256).reshape(-1, 256)
-        below = np.zeros((len(block), 257), np.int64)  # how many scales of the row are less than v
-        np.cumsum(counts, axis=1, out=below[:, 1:])
-        covered = below[:, fmt.window :] - below[:, : fmt.max_base + 1]
-        bases[at : at + step] = covered.argmax(axis=1)  # the first maximum: the lowest base
+        bases[at : at + step] = _block_bases(fmt, scales[at : at + step])
     return bases
+
+
+def _block_bases(fmt: CsfFormat, block: Bytes) -> NDArray[np.intp]:
+    """Row bases by counting each row's values: a window's cover is a difference of cumulative counts.
+
+    Only bases whose windows meet the block's values are tried; all others cover nothing.
+    """
+    rows, cols = block.shape
+    first = max(0, int(block.min()) - fmt.window + 1)
+    last = min(fmt.max_base, int(block.max()))
+    width = last + fmt.window - first
+    keys = block.astype(np.int32)
+    keys += (np.arange(rows, dtype=np.int32) * width - first)[:, None]
+    counts = np.bincount(keys.reshape(-1), minlength=rows * width).reshape(rows, width)
+    count_dtype = np.uint16 if cols < 1 << 16 else np.uint32
+    below = np.zeros((rows, width + 1), count_dtype)  # how many of the row are less than first + v
+    np.cumsum(counts, axis=1, out=below[:, 1:], dtype=count_dtype)
+    covered = below[:, fmt.window :] - below[:, : -fmt.window]
+    return covered.argmax(axis=1) + first  # the first maximum: the lowest base
 
 
 def check(fmt: CsfFormat, fixed: Bytes, exceptions: Words, *, rows: int, cols: int) -> list[Fault]:
