@@ -7,21 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
-from csf_tool.checkpoint.container import METADATA
 from csf_tool.checkpoint.dense import DenseShard, dense_shards, shard_bytes
-from csf_tool.checkpoint.files import RandomReader, relative_files
-from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, Index, find_index, read_index
+from csf_tool.checkpoint.index import INDEX_NAME, Index, find_index, read_index
 from csf_tool.checkpoint.layouts import SHARD_SUFFIX
 from csf_tool.checkpoint.model import Checkpoint, Layout, Plane
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import errors
+from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.decoder import Decoder
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.progress import Progress
-
-_LICENCE_NAMES = ("LICENSE", "LICENCE", "NOTICE", "COPYING")
 
 
 @dataclass
@@ -37,19 +34,6 @@ class Expanded:
     other_files: list[str] = field(default_factory=list)
     bytes_written: int = 0
     seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class _OtherFile:
-    """A file beside the shards: its name in the destination, and its source or its new content."""
-
-    name: str
-    path: Path
-    content: bytes | None = None
-
-    @property
-    def size(self) -> int:
-        return self.path.stat().st_size if self.content is None else len(self.content)
 
 
 def expand(checkpoint: Checkpoint, destination: Path, decoder: Decoder, progress: Progress) -> Expanded:
@@ -68,7 +52,7 @@ def expand(checkpoint: Checkpoint, destination: Path, decoder: Decoder, progress
         raise UsageError(f"{checkpoint.path}: holds no CSF planes: nothing to expand ({checkpoint.kind})")
     folder = Destination(destination, checkpoint.root)
     shards = dense_shards(checkpoint)
-    others = _other_files(checkpoint, shards)
+    others = _side_files(checkpoint, shards)
     total = sum(shard.size for shard in shards) + sum(file.size for file in others)
     folder.require_space(total)
     progress.start("expand", total)
@@ -80,7 +64,7 @@ def expand(checkpoint: Checkpoint, destination: Path, decoder: Decoder, progress
             if shard.sha256:
                 result.proved_shards.append(shard.name)
         for file in others:
-            _write_other(file, folder, progress)
+            file.write(folder, progress)
             result.other_files.append(file.name)
     except CsfToolError as error:
         raise type(error)(f"{error}{_left_behind(result, destination)}") from error
@@ -123,67 +107,26 @@ def _checked(readers: Readers, planes: Iterable[Plane]) -> Iterator[PlaneStreams
     return (readers.streams(plane).require_decodable() for plane in planes)
 
 
-def _write_other(file: _OtherFile, folder: Destination, progress: Progress) -> None:
-    with folder.create(file.name) as new:
-        if file.content is not None:
-            new.write(file.content)
-        else:
-            with RandomReader(file.path, file.name) as reader:
-                new.write_all(reader.chunks(0, file.size))
-    progress.advance(file.size)
-
-
-def _other_files(checkpoint: Checkpoint, shards: list[DenseShard]) -> list[_OtherFile]:
-    """Everything beside the shards in the order of writing: index and configs last."""
-    if checkpoint.path.is_file():
-        return []
-    root = checkpoint.container.metadata_root if checkpoint.container else checkpoint.root
-    files = [] if checkpoint.container and root == checkpoint.root else relative_files(root)
-    skipped = {shard.name for shard in checkpoint.shards}
-    plain = [_OtherFile(f, root / f) for f in files if f not in skipped and not _is_rewritten(f)]
-    if checkpoint.container:
-        plain += _container_extras(checkpoint, {file.name for file in plain})
+def _side_files(checkpoint: Checkpoint, shards: list[DenseShard]) -> list[SideFile]:
+    """Everything beside the shards in the order of writing: configs and index last."""
     restored = all(shard.sha256 for shard in shards)
-    return plain + _configs(root, restored) + _index(root, checkpoint.layout, shards, restored)
+    configs = config_files(checkpoint)
+    if not restored:  # an original's own config carries no marks, and stays as it is
+        configs = [SideFile(f.name, f.path, strip_encoding(f.path.read_bytes(), f.name)) for f in configs]
+    return plain_files(checkpoint) + configs + _index(checkpoint, shards, restored)
 
 
-def _is_rewritten(name: str) -> bool:
-    return name in CONFIG_FILES or name.endswith(INDEX_SUFFIX)
-
-
-def _container_extras(checkpoint: Checkpoint, taken: set[str]) -> list[_OtherFile]:
-    """Files at a container's root that belong to the model: its licence, or all metadata of a home-made container."""
-    root = checkpoint.root
-    home_made = not (root / METADATA).is_dir()
-    own = {"manifest.json", "build-contract.json", "verification.json"}
-    names = [p.name for p in sorted(root.iterdir()) if p.is_file() and p.name not in own | taken]
-    return [
-        _OtherFile(name, root / name)
-        for name in names
-        if not name.endswith(SHARD_SUFFIX)
-        and not _is_rewritten(name)
-        and (home_made or name.upper().startswith(_LICENCE_NAMES))
-    ]
-
-
-def _configs(root: Path, restored: bool) -> list[_OtherFile]:
-    """The config files: those of a restored original as they are, others without the CSF encoding."""
-    found = [(name, root / name) for name in CONFIG_FILES if (root / name).is_file()]
-    return [
-        _OtherFile(name, path, None if restored else strip_encoding(path.read_bytes(), name)) for name, path in found
-    ]
-
-
-def _index(root: Path, layout: Layout, shards: list[DenseShard], restored: bool) -> list[_OtherFile]:
+def _index(checkpoint: Checkpoint, shards: list[DenseShard], restored: bool) -> list[SideFile]:
     """The index: a restored original's own bytes; rewritten, or new where there was none, otherwise."""
-    name = find_index(root)
+    root = model_root(checkpoint)
+    name = None if checkpoint.path.is_file() else find_index(root)
     if name and restored:
-        return [_OtherFile(name, root / name)]
+        return [SideFile(name, root / name)]
     if name:
-        return [_OtherFile(name, root / name, render_json(_dense_index(read_index(root, name), shards)))]
-    if layout is Layout.FILE or (len(shards) == 1 and shards[0].name == f"model{SHARD_SUFFIX}"):
+        return [SideFile(name, root / name, render_json(_dense_index(read_index(root, name), shards)))]
+    if checkpoint.layout is Layout.FILE or (len(shards) == 1 and shards[0].name == f"model{SHARD_SUFFIX}"):
         return []
-    return [_OtherFile(INDEX_NAME, root / INDEX_NAME, render_json(_new_index(shards)))]
+    return [SideFile(INDEX_NAME, root / INDEX_NAME, render_json(_new_index(shards)))]
 
 
 def _dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:

@@ -133,7 +133,8 @@ def _block_bases(fmt: CsfFormat, block: Bytes) -> NDArray[np.intp]:
     below = np.zeros((rows, width + 1), count_dtype)  # how many of the row are less than first + v
     np.cumsum(counts, axis=1, out=below[:, 1:], dtype=count_dtype)
     covered = below[:, fmt.window :] - below[:, : -fmt.window]
-    return covered.argmax(axis=1) + first  # the first maximum: the lowest base
+    bases: NDArray[np.intp] = covered.argmax(axis=1) + first  # the first maximum: the lowest base
+    return bases
 
 
 def check(fmt: CsfFormat, fixed: Bytes, exceptions: Words, *, rows: int, cols: int) -> list[Fault]:

@@ -1,0 +1,78 @@
+"""The files of a checkpoint beside its shards: configs, index, tokenizer, licence, and how they are carried over."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from csf_tool.checkpoint.config import CONFIG_FILES
+from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, VERIFICATION
+from csf_tool.checkpoint.files import RandomReader, relative_files
+from csf_tool.checkpoint.index import INDEX_SUFFIX
+from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.writer import Destination
+from csf_tool.progress import Progress
+
+_LICENCE_NAMES = ("LICENSE", "LICENCE", "NOTICE", "COPYING")
+_CONTAINER_FILES = {MANIFEST, CONTRACT, VERIFICATION}
+
+
+@dataclass(frozen=True)
+class SideFile:
+    """A file to write beside the shards: its name in the destination, and its source or its new content."""
+
+    name: str
+    path: Path
+    content: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes to write."""
+        return self.path.stat().st_size if self.content is None else len(self.content)
+
+    def write(self, folder: Destination, progress: Progress, prefix: str = "") -> None:
+        """Write it into `folder`, under `prefix`; links become ordinary files."""
+        with folder.create(prefix + self.name) as new:
+            if self.content is not None:
+                new.write(self.content)
+            else:
+                with RandomReader(self.path, self.name) as reader:
+                    new.write_all(reader.chunks(0, self.size))
+        progress.advance(self.size)
+
+
+def model_root(checkpoint: Checkpoint) -> Path:
+    """Where the model's own config, tokenizer and index lie."""
+    return checkpoint.container.metadata_root if checkpoint.container else checkpoint.root
+
+
+def plain_files(checkpoint: Checkpoint) -> list[SideFile]:
+    """Every file of the model that is carried over as it is: all but shards, configs and index."""
+    if checkpoint.path.is_file():
+        return []
+    if checkpoint.container is None:
+        return _carried(checkpoint.root, relative_files(checkpoint.root), checkpoint)
+    root = checkpoint.root
+    own = [p.name for p in sorted(root.iterdir()) if p.is_file() and p.name not in _CONTAINER_FILES]
+    if not (root / METADATA).is_dir():  # home-made: the model's files lie at the root
+        return _carried(root, own, checkpoint)
+    found = _carried(root / METADATA, relative_files(root / METADATA), checkpoint)
+    taken = {file.name for file in found}
+    licences = [name for name in own if name.upper().startswith(_LICENCE_NAMES) and name not in taken]
+    return found + _carried(root, licences, checkpoint)
+
+
+def _carried(root: Path, names: Iterable[str], checkpoint: Checkpoint) -> list[SideFile]:
+    shards = {shard.path for shard in checkpoint.shards}
+    return [
+        SideFile(name, root / name)
+        for name in names
+        if root / name not in shards and name not in CONFIG_FILES and not name.endswith(INDEX_SUFFIX)
+    ]
+
+
+def config_files(checkpoint: Checkpoint) -> list[SideFile]:
+    """The config files that there are, as they are."""
+    root = model_root(checkpoint)
+    if checkpoint.path.is_file():
+        return []
+    return [SideFile(name, root / name) for name in CONFIG_FILES if (root / name).is_file()]
