@@ -34,6 +34,21 @@ app = typer.Typer(
 )
 
 
+class To(StrEnum):
+    """Layouts that `compress` writes."""
+
+    HF = "hf"
+    CONTAINER = "container"
+
+
+class ConvertTo(StrEnum):
+    """What `convert` writes."""
+
+    HF = "hf"
+    CONTAINER = "container"
+    SERVING = "serving"
+
+
 class By(StrEnum):
     """What `stats` groups planes by."""
 
@@ -46,7 +61,13 @@ CheckpointArgument = Annotated[
     Path,
     typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder (either CSF layout), or one .safetensors file."),
 ]
+DestinationArgument = Annotated[Path, typer.Argument(metavar="DEST", help="A new or empty folder.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+
+FamilyOption = Annotated[str | None, typer.Option(help="Container: the model family to state.")]
+SourceModelOption = Annotated[str | None, typer.Option(help="Container: the source repository to state.")]
+SourceRevisionOption = Annotated[str | None, typer.Option(help="Container: the source revision to state.")]
 
 
 def _guarded(command: Callable[P, int]) -> Callable[P, None]:
@@ -166,7 +187,7 @@ def verify(
 @_guarded
 def expand(
     checkpoint: CheckpointArgument,
-    destination: Annotated[Path, typer.Argument(metavar="DEST", help="A new or empty folder.")],
+    destination: DestinationArgument,
     as_json: JsonOption = False,
 ) -> int:
     """Write the ordinary dense checkpoint: the original bit for bit where its receipts allow.
@@ -174,7 +195,7 @@ def expand(
     Example: csf-tool expand ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
     """
     from csf_tool.checkpoint.layouts import open_checkpoint
-    from csf_tool.checkpoint.problems import Severity
+    from csf_tool.checkpoint.problems import warnings
     from csf_tool.decoder import NumpyDecoder
     from csf_tool.expand import expand as run
     from csf_tool.report.console import print_json, print_out, print_problems
@@ -182,13 +203,132 @@ def expand(
     from csf_tool.report.progress import progress_bar
 
     opened = open_checkpoint(checkpoint)
-    print_problems([p for p in opened.problems if p.severity is not Severity.ERROR])  # errors: expand raises them
+    print_problems(warnings(opened.problems))  # errors are raised by the operation
     with progress_bar() as progress:
         done = run(opened, destination, NumpyDecoder(), progress)
     if as_json:
         print_json(expand_json(done))
     else:
         print_out(*expand_report(done))
+    return 0
+
+
+@app.command()
+@_guarded
+def compress(
+    dense: Annotated[Path, typer.Argument(metavar="DENSE", help="A dense NVFP4 or MXFP4 checkpoint.")],
+    destination: DestinationArgument,
+    to: Annotated[
+        To | None, typer.Option(help="The layout to write.", show_default="hf for NVFP4, container for MXFP4")
+    ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Scales to compress, by tensor name.", show_default="routed experts"),
+    ] = None,
+    exclude: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Scales to leave dense.")] = None,
+    keep_larger: Annotated[bool, typer.Option("--keep-larger", help="Compress planes that grow, too.")] = False,
+    family: FamilyOption = None,
+    source_model_id: SourceModelOption = None,
+    source_revision: SourceRevisionOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Write a CSF checkpoint of a dense FP4 one: lossless, proven by rebuilding it.
+
+    Example: csf-tool compress ~/models/Qwen3.8-Flash-Next-NVFP4 /data/Qwen3.8-Flash-Next-CSF
+    """
+    from csf_tool.checkpoint.container_documents import StatedOrigin
+    from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.checkpoint.model import Layout
+    from csf_tool.checkpoint.problems import warnings
+    from csf_tool.compress import compress as run
+    from csf_tool.decoder import NumpyDecoder
+    from csf_tool.encoder import NumpyEncoder
+    from csf_tool.report.compress import compress_json, compress_report
+    from csf_tool.report.console import print_json, print_out, print_problems
+    from csf_tool.report.progress import progress_bar
+    from csf_tool.selection import Rules
+
+    opened = open_checkpoint(dense)
+    print_problems(warnings(opened.problems))
+    rules = Rules(tuple(include or ()), tuple(exclude or ()), keep_larger)
+    stated = StatedOrigin(family, source_model_id, source_revision)
+    layout = Layout(to.value) if to else None
+    with progress_bar() as progress:
+        done = run(opened, destination, layout, rules, stated, NumpyEncoder(), NumpyDecoder(), progress)
+    if as_json:
+        print_json(compress_json(done))
+    else:
+        print_out(*compress_report(done))
+    return 0
+
+
+@app.command()
+@_guarded
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="A CSF checkpoint.")],
+    destination: DestinationArgument,
+    to: Annotated[ConvertTo, typer.Option(help="The layout to write.")],
+    link: Annotated[bool, typer.Option("--link", help="Hard-link unchanged shards instead of copying.")] = False,
+    checkpoint_root: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Serving: the container's path as the server sees it.")
+    ] = None,
+    family: FamilyOption = None,
+    source_model_id: SourceModelOption = None,
+    source_revision: SourceRevisionOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Move a CSF checkpoint between its layouts without decoding a plane.
+
+    Example: csf-tool convert ~/models/Qwen-CSF-container /data/Qwen-CSF --to hf --link
+    """
+    from csf_tool.checkpoint.container_documents import StatedOrigin
+    from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.checkpoint.problems import warnings
+    from csf_tool.convert import Options, Target
+    from csf_tool.convert import convert as run
+    from csf_tool.report.console import print_json, print_out, print_problems
+    from csf_tool.report.convert import convert_json, convert_report
+    from csf_tool.report.progress import progress_bar
+
+    opened = open_checkpoint(source)
+    print_problems(warnings(opened.problems))
+    options = Options(link, checkpoint_root, StatedOrigin(family, source_model_id, source_revision))
+    with progress_bar() as progress:
+        done = run(opened, destination, Target(to.value), options, progress)
+    if as_json:
+        print_json(convert_json(done))
+    else:
+        print_out(*convert_report(done))
+    return 0
+
+
+@app.command()
+@_guarded
+def identity(
+    checkpoint: CheckpointArgument,
+    compute_hashes: Annotated[
+        bool, typer.Option("--hash", help="Hash every shard instead of trusting records.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Print the content identity that launchers pin: the same string for the same checkpoint everywhere.
+
+    Example: csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local
+    """
+    from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.identity import find_identity
+    from csf_tool.report.console import print_err, print_json, print_out
+    from csf_tool.report.convert import identity_json
+    from csf_tool.report.progress import progress_bar
+
+    opened = open_checkpoint(checkpoint)
+    with progress_bar() as progress:
+        found = find_identity(opened, compute_hashes, progress)
+    if as_json:
+        print_json(identity_json(found))
+    else:
+        print_out(found.digest)
+        print_err(f"{found.scheme}, from {found.basis.value}")
     return 0
 
 

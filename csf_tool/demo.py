@@ -8,20 +8,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.config import ENCODING, ENCODING_KEY
+from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.headers import render_header
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.writer import Destination, render_json
-from csf_tool.codec import reference
 from csf_tool.codec.formats import NVFP4
+from csf_tool.compress import compress
 from csf_tool.decoder import NumpyDecoder
+from csf_tool.encoder import NumpyEncoder
 from csf_tool.errors import UsageError
 from csf_tool.expand import expand
 from csf_tool.progress import Silent
+from csf_tool.report.compress import compress_report
 from csf_tool.report.console import print_out
 from csf_tool.report.expand import expand_report
 from csf_tool.report.stats import stats_report
 from csf_tool.report.verify import verify_report
+from csf_tool.selection import Rules
 from csf_tool.stats import collect_stats
 from csf_tool.verify import verify
 
@@ -44,10 +47,8 @@ def run(keep: Path | None) -> int:
         raise UsageError(f"{keep}: is not a new or empty folder")
     with _folder(keep) as folder:
         dense, csf, expanded = folder / "dense", folder / "csf", folder / "expanded"
-        layers = [_dense_layer(layer) for layer in range(_LAYERS)]
-        _write(dense, layers, marked=False)
-        _write(csf, [_compressed(layer) for layer in layers], marked=True)
-        print_out(f"Made {dense} (seeded random weights, NVFP4) and compressed it to {csf}.")
+        _write(dense, [_dense_layer(layer) for layer in range(_LAYERS)])
+        print_out(f"Made {dense}: seeded random weights, quantised to NVFP4.")
         ok = _show(dense, csf, expanded)
         if keep:
             print_out("", f"The checkpoints are in {keep}.")
@@ -64,7 +65,11 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _show(dense: Path, csf: Path, expanded: Path) -> bool:
-    """Run the commands on the made checkpoints, printing what a user would type."""
+    """Run the commands on the made checkpoint, printing what a user would type."""
+    made = compress(
+        open_checkpoint(dense), csf, None, Rules(), StatedOrigin(), NumpyEncoder(), NumpyDecoder(), Silent()
+    )
+    print_out("", f"$ csf-tool compress {dense} {csf}", *compress_report(made))
     print_out("", f"$ csf-tool stats {csf}", *stats_report(collect_stats(open_checkpoint(csf)), "projection"))
     alone = verify(open_checkpoint(csf), None, NumpyDecoder(), Silent())
     print_out("", f"$ csf-tool verify {csf}", *verify_report(alone))
@@ -128,20 +133,7 @@ def _nearest(values: NDArray[np.float32], wanted: NDArray[np.float32]) -> NDArra
     return np.where(take_low, above - 1, above).astype(np.uint8)
 
 
-def _compressed(layer: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A layer with every block scale as its two streams."""
-    result: dict[str, Tensor] = {}
-    for name, (dtype, shape, data) in layer.items():
-        if dtype != NVFP4.dense_dtype:
-            result[name] = dtype, shape, data
-            continue
-        fixed, exceptions = reference.encode(NVFP4, np.frombuffer(data, np.uint8).reshape(shape))
-        result[name + NVFP4.fixed_suffix] = "U8", fixed.shape, fixed.tobytes()
-        result[name + NVFP4.exceptions_suffix] = "U32", exceptions.shape, exceptions.tobytes()
-    return result
-
-
-def _write(folder: Path, layers: list[dict[str, Tensor]], *, marked: bool) -> None:
+def _write(folder: Path, layers: list[dict[str, Tensor]]) -> None:
     """A checkpoint in the Hugging Face layout, one shard a layer."""
     destination = Destination(folder)
     weight_map: dict[str, str] = {}
@@ -152,15 +144,13 @@ def _write(folder: Path, layers: list[dict[str, Tensor]], *, marked: bool) -> No
         destination.write(shard, header + b"".join(data for _, _, data in tensors.values()))
         weight_map |= dict.fromkeys(tensors, shard)
     total = sum(len(data) for tensors in layers for _, _, data in tensors.values())
-    destination.write("config.json", render_json(_config(marked)))
+    destination.write("config.json", render_json(_config()))
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     destination.write("model.safetensors.index.json", render_json(index))
 
 
-def _config(marked: bool) -> dict[str, object]:
+def _config() -> dict[str, object]:
     recipe = {"quant_algo": "NVFP4", "group_size": NVFP4.group_size}
-    if marked:
-        recipe[ENCODING_KEY] = ENCODING
     layers = {f"model.layers.{layer}.mlp.experts": recipe for layer in range(_LAYERS)}
     quantization = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
     return {"model_type": "csf-tool-demo", "quantization_config": quantization}

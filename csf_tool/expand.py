@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
-from csf_tool.checkpoint.dense import DenseShard, dense_shards, shard_bytes
-from csf_tool.checkpoint.index import INDEX_NAME, Index, find_index, read_index
+from csf_tool.checkpoint.dense import DenseShard, dense_index, dense_shards, new_index, shard_bytes
+from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
 from csf_tool.checkpoint.layouts import SHARD_SUFFIX
 from csf_tool.checkpoint.model import Checkpoint, Layout, Plane
-from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
@@ -123,30 +122,7 @@ def _index(checkpoint: Checkpoint, shards: list[DenseShard], restored: bool) -> 
     if name and restored:
         return [SideFile(name, root / name)]
     if name:
-        return [SideFile(name, root / name, render_json(_dense_index(read_index(root, name), shards)))]
+        return [SideFile(name, root / name, render_json(dense_index(read_index(root, name), shards)))]
     if checkpoint.layout is Layout.FILE or (len(shards) == 1 and shards[0].name == f"model{SHARD_SUFFIX}"):
         return []
-    return [SideFile(INDEX_NAME, root / INDEX_NAME, render_json(_new_index(shards)))]
-
-
-def _dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:
-    """The index with dense names for stored ones and the true total size; all else as it was."""
-    placed = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
-    sizes = {tensor.name: tensor.nbytes for shard in shards for tensor in shard.tensors}
-    weight_map: dict[str, str] = {}
-    for stored in index.weight_map:
-        stream = parse_stream_name(stored)
-        name = stream.scale if stream else stored
-        if name not in placed:
-            raise CheckpointError(f"{index.name}: lists {name}, which no shard holds")
-        weight_map[name] = placed[name]
-    metadata = index.document.get("metadata")
-    kept = metadata if isinstance(metadata, dict) else {}
-    total = sum(sizes[name] for name in weight_map)
-    return {**index.document, "metadata": {**kept, "total_size": total}, "weight_map": weight_map}
-
-
-def _new_index(shards: list[DenseShard]) -> dict[str, object]:
-    weight_map = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
-    total = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
-    return {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    return [SideFile(INDEX_NAME, root / INDEX_NAME, render_json(new_index(shards)))]

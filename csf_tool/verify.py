@@ -15,7 +15,7 @@ from csf_tool.checkpoint.compare import DenseReader, TensorComparison, mismatch
 from csf_tool.checkpoint.dense import DenseShard, DenseTensor, dense_tensors, original_shard, own_shards
 from csf_tool.checkpoint.hashes import PublishedHash, download_commits, hash_file, published_hashes
 from csf_tool.checkpoint.model import Checkpoint, Located, Plane
-from csf_tool.checkpoint.problems import Severity, errors
+from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import FORMATS
 from csf_tool.decoder import Decoded, Decoder
@@ -83,7 +83,7 @@ class _Verification:
     def _structure(self) -> None:
         check = self.result.structure
         check.failures = errors(self._checkpoint.problems)
-        check.warnings = [p for p in self._checkpoint.problems if p.severity is Severity.WARNING]
+        check.warnings = warnings(self._checkpoint.problems)
         check.checked = sum(len(shard.header.tensors) for shard in self._checkpoint.shards)
         check.note = f"headers, sizes, pairs, geometry and names of {count(len(self._checkpoint.shards), 'shard')}"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from csf_tool.checkpoint.files import parse_json
+from csf_tool.codec.formats import NVFP4, CsfFormat
 from csf_tool.errors import CheckpointError
 
 CONFIG_FILES = ("config.json", "hf_quant_config.json")
@@ -39,18 +40,30 @@ def quantization_config(config: Any) -> dict[str, Any]:
 
 
 def recipes(config: Any) -> list[Recipe]:
-    """The recipes of `quantized_layers`, directly in the quantization_config or one level down."""
+    """The recipes of a config."""
+    return [
+        Recipe(module, recipe.get(ENCODING_KEY) == ENCODING)
+        for module, recipe in _quantized_layers(config).items()
+        if isinstance(recipe, dict)
+    ]
+
+
+def covering_recipe(module: str, recipes: set[str]) -> str | None:
+    """The recipe for a module: that of its own name, or of the nearest module around it."""
+    while module:
+        if module in recipes:
+            return module
+        module = module.rpartition(".")[0]
+    return None
+
+
+def _quantized_layers(config: Any) -> dict[str, Any]:
+    """The map of module to recipe, directly in the quantization_config or one level down; empty if none."""
     found = quantization_config(config)
     layers = found.get("quantized_layers")
     if layers is None and isinstance(found.get("quantization"), dict):
         layers = found["quantization"].get("quantized_layers")
-    if not isinstance(layers, dict):
-        return []
-    return [
-        Recipe(module, recipe.get(ENCODING_KEY) == ENCODING)
-        for module, recipe in layers.items()
-        if isinstance(recipe, dict)
-    ]
+    return layers if isinstance(layers, dict) else {}
 
 
 def strip_encoding(raw: bytes, name: str) -> bytes:
@@ -83,3 +96,42 @@ def _without_encoding(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_encoding(v) for v in value]
     return value
+
+
+def mark_encoding(raw: bytes, name: str, modules: set[str]) -> bytes:
+    """A config whose recipes of `modules` say `weight_scale_encoding: csf`; indentation kept, order too.
+
+    Raises:
+        CheckpointError: `raw` is not JSON.
+    """
+    config = parse_json(raw, name)
+    for module, recipe in _quantized_layers(config).items():
+        if module in modules and isinstance(recipe, dict):
+            recipe[ENCODING_KEY] = ENCODING
+    text = raw.decode("utf-8")
+    indent = re.match(r"\s*\{\n([ \t]+)", text)
+    ending = text[len(text.rstrip()) :]
+    if indent:
+        return (json.dumps(config, indent=indent[1], ensure_ascii=False) + ending).encode("utf-8")
+    return (json.dumps(config, ensure_ascii=False) + ending).encode("utf-8")
+
+
+def model_type(config: Any) -> str | None:
+    """The `model_type` of a config, if it has one."""
+    found = config.get("model_type") if isinstance(config, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def serving_config(config: dict[str, Any], fmt: CsfFormat, checkpoint_root: str) -> dict[str, Any]:
+    """The config of a serving directory, which older vLLM builds want beside a container.
+
+    The source's quantization_config is kept whole under a key of its own (NVFP4), or its keys stay beside
+    ours (MXFP4).
+    """
+    ours: dict[str, Any] = {"quant_method": fmt.serving_method, "format_version": 1, SERVING_KEY: checkpoint_root}
+    source = quantization_config(config)
+    merged = {**ours, "source_quantization_config": source} if fmt is NVFP4 else {**source, **ours}
+    text_config = config.get("text_config")
+    if isinstance(text_config, dict) and "quantization_config" in text_config and "quantization_config" not in config:
+        return {**config, "text_config": {**text_config, "quantization_config": merged}}
+    return {**config, "quantization_config": merged}

@@ -121,13 +121,14 @@ class Container:
         self.problems.append(Problem(file, tensor, problem, Severity.WARNING))
 
 
-def read_container(root: Path) -> Container:
-    """The container at `root`.
+def read_container(root: Path, manifest: Any = None) -> Container:
+    """The container at `root`; `manifest` stands for a manifest file that is not written yet.
 
     Raises:
         CheckpointError: the manifest cannot be read, or is not a CSF container's.
     """
-    manifest = load_json(root / MANIFEST, MANIFEST)
+    if manifest is None:
+        manifest = load_json(root / MANIFEST, MANIFEST)
     if not isinstance(manifest, dict):
         raise CheckpointError(f"{MANIFEST}: not a JSON object")
     container = Container(root, _format(manifest), manifest)

@@ -2,16 +2,20 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from csf_tool.checkpoint.container import TENSORS, Receipt
 from csf_tool.checkpoint.headers import Tensor, render_header
-from csf_tool.checkpoint.model import Checkpoint, Layout, Located, Plane, Shard
+from csf_tool.checkpoint.index import Index
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Plane, Shard
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.errors import CheckpointError
+
+P = TypeVar("P", Plane, DensePlane)
 
 _CSF_METADATA_KEYS = ("schema", "codec")
 
@@ -154,8 +158,8 @@ def shard_bytes(shard: DenseShard, readers: Readers, scales: Iterator[NDArray[np
             yield from readers[source].chunks(begin, end)
 
 
-def merge_ranges(sources: Iterable[Located | Plane]) -> Iterator[tuple[Shard, int, int] | Plane]:
-    """Planes as they are, and stored ranges as (shard, begin, end), neighbours joined."""
+def merge_ranges(sources: Iterable[Located | P]) -> Iterator[tuple[Shard, int, int] | P]:
+    """Stored ranges as (shard, begin, end), neighbours joined; planes, of whichever kind, as they are."""
     pending: tuple[Shard, int, int] | None = None
     for source in sources:
         if isinstance(source, Located):
@@ -172,3 +176,27 @@ def merge_ranges(sources: Iterable[Located | Plane]) -> Iterator[tuple[Shard, in
             yield source
     if pending:
         yield pending
+
+
+def dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:
+    """The index with dense names for stored ones and the true total size; all else as it was."""
+    placed = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
+    sizes = {tensor.name: tensor.nbytes for shard in shards for tensor in shard.tensors}
+    weight_map: dict[str, str] = {}
+    for stored in index.weight_map:
+        stream = parse_stream_name(stored)
+        name = stream.scale if stream else stored
+        if name not in placed:
+            raise CheckpointError(f"{index.name}: lists {name}, which no shard holds")
+        weight_map[name] = placed[name]
+    metadata = index.document.get("metadata")
+    kept = metadata if isinstance(metadata, dict) else {}
+    total = sum(sizes[name] for name in weight_map)
+    return {**index.document, "metadata": {**kept, "total_size": total}, "weight_map": weight_map}
+
+
+def new_index(shards: list[DenseShard]) -> dict[str, object]:
+    """An index of every tensor, for a checkpoint that has none."""
+    weight_map = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
+    total = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
+    return {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}

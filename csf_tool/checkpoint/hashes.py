@@ -45,7 +45,12 @@ class Hasher(Protocol):
 def published_hashes(checkpoint: Checkpoint) -> list[PublishedHash]:
     """Every hash that the checkpoint's own surroundings hold for its files."""
     found = _container_hashes(checkpoint.container) if checkpoint.container else []
-    found += _sums(checkpoint.root)
+    return found + _sums(checkpoint.root) + recorded_hashes(checkpoint)
+
+
+def recorded_hashes(checkpoint: Checkpoint) -> list[PublishedHash]:
+    """The hashes that a Hub cache or `hf download` recorded."""
+    found: list[PublishedHash] = []
     for path in _files(checkpoint):
         name = path.relative_to(checkpoint.root).as_posix()
         found += _cache_hash(path, name) + _download_hash(checkpoint.root, name)

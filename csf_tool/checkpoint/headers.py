@@ -9,7 +9,6 @@ import json
 import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from csf_tool.checkpoint.files import RandomReader, not_json_reason, parse_json
@@ -169,7 +168,7 @@ def _metadata(entry: Any, faults: list[Fault]) -> dict[str, str]:
     return {}
 
 
-def brief(value: Any) -> str:
+def _brief(value: Any) -> str:
     """A value that a file gave, at a bounded length and depth: a header can hold a hundred megabytes of it."""
     return reprlib.repr(value)
 
@@ -184,11 +183,11 @@ def _tensor(name: str, entry: Any, start: int) -> Tensor | Fault:
         return Fault(name, "its header entry is not an object")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str):
-        return Fault(name, f"dtype is {brief(dtype)}, not a string")
+        return Fault(name, f"dtype is {_brief(dtype)}, not a string")
     if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
-        return Fault(name, f"shape is {brief(shape)}, not a list of sizes")
+        return Fault(name, f"shape is {_brief(shape)}, not a list of sizes")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(n) for n in offsets):
-        return Fault(name, f"data_offsets are {brief(offsets)}, not two offsets")
+        return Fault(name, f"data_offsets are {_brief(offsets)}, not two offsets")
     begin, end = offsets
     if end < begin:
         return Fault(name, f"data_offsets end before they begin: {begin}, {end}")
@@ -201,12 +200,16 @@ def _shape_fault(dtype: str, shape: list[int], nbytes: int) -> str | None:
     bits = DTYPE_BITS.get(dtype)
     if bits is None:
         return None
-    total = prod(shape) * bits
+    total = bits
+    for n in shape:
+        total *= n
+        if total > 8 * _MAX_OFFSET:  # as the reference implementation: even when a later size is 0
+            return f"{dtype} {_brief(shape)} is larger than any file"
     if total == 8 * nbytes:
         return None
     if total % 8:
-        return f"{dtype} {shape} does not fill whole bytes"
-    return f"{dtype} {shape} takes {total // 8} bytes, its offsets span {nbytes}"
+        return f"{dtype} {_brief(shape)} does not fill whole bytes"
+    return f"{dtype} {_brief(shape)} takes {total // 8} bytes, its offsets span {nbytes}"
 
 
 def _coverage_faults(tensors: list[Tensor], start: int, complete: bool) -> list[Fault]:

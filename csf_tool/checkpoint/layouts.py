@@ -2,11 +2,11 @@
 
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, Recipe, quantization_config, recipes
+from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, Recipe, covering_recipe, quantization_config, recipes
 from csf_tool.checkpoint.container import MANIFEST, RECEIPTS, TENSORS, Container, check_totals, read_container
 from csf_tool.checkpoint.files import RandomReader, load_json, not_json_reason
 from csf_tool.checkpoint.hashes import DOWNLOAD_METADATA
@@ -79,7 +79,7 @@ def _open_folder(path: Path, *, follow: bool = True) -> Checkpoint:
             if not index_name and not stray:
                 raise
         else:
-            return _open_container(path, container, stray)
+            return open_container(path, container, stray)
     # Before the index: a serving directory has a copy of the source's, whose shards lie elsewhere.
     if not stray and (served := _serving_root(path)):
         if not follow:
@@ -98,7 +98,8 @@ def _shard_files(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.glob("*" + SHARD_SUFFIX) if not p.name.startswith(".") and not p.is_dir())
 
 
-def _open_container(path: Path, container: Container, stray: list[str]) -> Checkpoint:
+def open_container(path: Path, container: Container, stray: Sequence[str] = ()) -> Checkpoint:
+    """The checkpoint of a container whose own files have been read; `stray` are shards that do not belong there."""
     checkpoint = Checkpoint(path, path, Layout.CONTAINER, container=container, problems=container.problems)
     for name in stray:
         container.error(name, f"a shard beside {MANIFEST}: a container and a Hugging Face checkpoint in one folder?")
@@ -260,7 +261,7 @@ def _compare_recipes(checkpoint: Checkpoint) -> None:
 def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe], csf_modules: set[str]) -> None:
     marked = {recipe.module for recipe in found if recipe.is_csf}
     unmarked = {recipe.module for recipe in found if not recipe.is_csf}
-    covering = {module: _covering(module, marked | unmarked) for module in csf_modules}
+    covering = {module: covering_recipe(module, marked | unmarked) for module in csf_modules}
     missing_shards = any(not p.tensor for p in errors(checkpoint.problems))
     for module in sorted(marked - set(covering.values())) if not missing_shards else ():
         text = "is marked weight_scale_encoding: csf, but no shard holds CSF streams of it"
@@ -269,21 +270,12 @@ def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe],
         text = "has CSF streams, but its recipe is not marked weight_scale_encoding: csf"
         checkpoint.problems.append(Problem(name, module, text))
     for plane in checkpoint.dense_planes:
-        if (recipe := _covering(module_of(plane.name), marked)) is not None:
+        if (recipe := covering_recipe(module_of(plane.name), marked)) is not None:
             text = f"is stored dense, but {recipe} is marked weight_scale_encoding: csf"
             checkpoint.problems.append(Problem(name, plane.name, text))
     if homeless := sorted(module for module, recipe in covering.items() if recipe is None):
         text = f"no recipe covers {count(len(homeless), 'module')} with CSF streams: readers would not find them"
         checkpoint.problems.append(Problem(name, homeless[0], text, Severity.WARNING))
-
-
-def _covering(module: str, recipes: set[str]) -> str | None:
-    """The recipe for a module: that of its own name, or of the nearest module around it."""
-    while module:
-        if module in recipes:
-            return module
-        module = module_of(module)
-    return None
 
 
 def _serving_root(path: Path) -> Path | None:

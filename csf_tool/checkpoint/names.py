@@ -66,6 +66,12 @@ def layer_of(name: str) -> str:
     return match[0] if match else module_of(name)
 
 
+def expert_group_of(name: str) -> str | None:
+    """The module that holds a tensor's routed experts (`...mlp.experts`), or None for anything else."""
+    match = re.match(r"(?:.*\.)?experts(?=\.\d+\.)", name)
+    return match[0] if match else None
+
+
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Sorts `layers.10` after `layers.9`. A number goes by its length first: it may be too long for an int."""
     return [_part_key(part) for part in re.split(r"([0-9]+)", name)]

@@ -33,3 +33,8 @@ class Problem:
 def errors(problems: list[Problem]) -> list[Problem]:
     """The problems that make the checkpoint unfit to expand."""
     return [p for p in problems if p.severity is Severity.ERROR]
+
+
+def warnings(problems: list[Problem]) -> list[Problem]:
+    """The problems that are only odd."""
+    return [p for p in problems if p.severity is Severity.WARNING]

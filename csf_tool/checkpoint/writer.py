@@ -55,6 +55,19 @@ class Destination:
         except OSError as error:
             raise writing_fault(name, error) from error
 
+    def link(self, name: str, source: Path) -> bool:
+        """Make `name` a hard link to a file, or say that the file system does not allow it."""
+        target = self.path / name
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.link(source.resolve(), target)
+        except FileExistsError as error:
+            raise writing_fault(name, error) from error
+        except OSError:
+            return False
+        _sync_folder(target.parent)
+        return True
+
     def write(self, name: str, data: bytes) -> None:
         """Write a whole small file."""
         with self.create(name) as file:

@@ -1,0 +1,50 @@
+"""One interface over the CPU and the GPU: dense scales in, streams out."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from csf_tool.checkpoint.model import DensePlane
+from csf_tool.codec import reference
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneScales:
+    """A dense plane with its scales in memory, `[rows, cols]` uint8."""
+
+    plane: DensePlane
+    scales: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A plane's streams: fixed `[slabs, slab bytes]` uint8, exceptions `[n]` little-endian uint32."""
+
+    plane: DensePlane
+    fixed: NDArray[np.uint8]
+    exceptions: NDArray[np.uint32]
+
+
+class Encoder(Protocol):
+    """Encodes planes in the order in which they come, by the format's rule: lowest best base."""
+
+    @property
+    def device(self) -> str:
+        """What it runs on, for reports."""
+
+    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
+        """The streams of each plane, in order. It may read ahead by a bounded number of planes."""
+
+
+class NumpyEncoder:
+    """Encodes on the CPU, one plane at a time."""
+
+    device = "CPU (numpy)"
+
+    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
+        """See `Encoder.encode`."""
+        for p in planes:
+            yield Encoded(p.plane, *reference.encode(p.plane.fmt, p.scales))

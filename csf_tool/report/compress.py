@@ -1,0 +1,55 @@
+"""The report of `compress`."""
+
+from collections import Counter
+from typing import Any
+
+from rich.console import RenderableType
+
+from csf_tool.checkpoint.model import Layout
+from csf_tool.compress import Compressed
+from csf_tool.report.console import SHOWN_PROBLEMS
+from csf_tool.text import count, escape, percent, size
+
+SCHEMA = "csf-tool.compress/1"
+
+
+def compress_json(compressed: Compressed) -> dict[str, Any]:
+    """The JSON document; every block scale left dense is in it, with the reason."""
+    return {
+        "schema": SCHEMA,
+        "source": compressed.source,
+        "destination": compressed.destination,
+        "layout": compressed.layout.value,
+        "format": compressed.format.name,
+        "device": compressed.device,
+        "planes": compressed.planes,
+        "scales": {"dense_bytes": compressed.dense_bytes, "csf_bytes": compressed.csf_bytes},
+        "left_dense": [
+            {"tensor": entry.plane.name, "dense_bytes": entry.plane.dense_bytes, "reason": entry.reason}
+            for entry in compressed.left
+        ],
+        "shards": compressed.shards,
+        "other_files": compressed.other_files,
+        "notes": compressed.notes,
+        "bytes_written": compressed.bytes_written,
+        "seconds": round(compressed.seconds, 3),
+    }
+
+
+def compress_report(compressed: Compressed) -> list[RenderableType]:
+    """The summary for people: what became smaller, what stayed dense and why."""
+    saved = compressed.dense_bytes - compressed.csf_bytes
+    lines: list[RenderableType] = [
+        f"Wrote {escape(compressed.destination)} ({compressed.layout.words}): "
+        f"{count(compressed.planes, compressed.format.title + ' plane')}, {size(compressed.dense_bytes)} -> "
+        f"{size(compressed.csf_bytes)} ({percent(saved, compressed.dense_bytes)} saved); "
+        f"{size(compressed.bytes_written)} in {compressed.seconds:.1f} s; encoded on {compressed.device}."
+    ]
+    if compressed.layout is Layout.CONTAINER:
+        lines.append("Every original shard was rebuilt from it and has its SHA-256.")
+    lines += [f"Note: {escape(note)}" for note in compressed.notes]
+    if compressed.left:
+        lines.append(f"Left dense: {count(len(compressed.left), 'block scale')}.")
+        reasons = Counter(entry.reason for entry in compressed.left)
+        lines += [f"  {number:>7,}  {escape(reason)}" for reason, number in reasons.most_common(SHOWN_PROBLEMS)]
+    return lines

@@ -1,0 +1,51 @@
+"""The reports of `convert` and `identity`."""
+
+from typing import Any
+
+from rich.console import RenderableType
+
+from csf_tool.convert import Converted
+from csf_tool.identity import Identity
+from csf_tool.text import count, escape, size
+
+CONVERT_SCHEMA = "csf-tool.convert/1"
+IDENTITY_SCHEMA = "csf-tool.identity/1"
+
+
+def convert_json(converted: Converted) -> dict[str, Any]:
+    """The JSON document of `convert`."""
+    return {
+        "schema": CONVERT_SCHEMA,
+        "source": converted.source,
+        "destination": converted.destination,
+        "to": converted.target.value,
+        "shards": converted.shards,
+        "linked": converted.linked,
+        "other_files": converted.other_files,
+        "notes": converted.notes,
+        "bytes_written": converted.bytes_written,
+        "seconds": round(converted.seconds, 3),
+    }
+
+
+def convert_report(converted: Converted) -> list[RenderableType]:
+    """The summary for people."""
+    linked = f" ({len(converted.linked)} linked)" if converted.linked else ""
+    written = f"{count(len(converted.shards), 'shard')}{linked} and {count(len(converted.other_files), 'other file')}"
+    head = f"Wrote {escape(converted.destination)} ({converted.target.value}): {written}, "
+    return [
+        head + f"{size(converted.bytes_written)} in {converted.seconds:.1f} s; no plane was decoded.",
+        *(f"Note: {escape(note)}" for note in converted.notes),
+    ]
+
+
+def identity_json(identity: Identity) -> dict[str, Any]:
+    """The JSON document of `identity`."""
+    return {
+        "schema": IDENTITY_SCHEMA,
+        "checkpoint": identity.path,
+        "scheme": identity.scheme,
+        "identity": identity.digest,
+        "basis": identity.basis.value,
+        "shards": identity.shards,
+    }

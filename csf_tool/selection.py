@@ -1,0 +1,124 @@
+"""Which block scales compress turns into CSF, and why it leaves the others dense."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from csf_tool.checkpoint.model import DensePlane
+from csf_tool.checkpoint.names import expert_group_of
+from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
+
+
+@dataclass(frozen=True)
+class LeftDense:
+    """A block scale that stays dense, and why."""
+
+    plane: DensePlane
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the user asks for: globs on tensor names, and whether planes may grow.
+
+    Without `include` the routed experts' scales are meant.
+    """
+
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    keep_larger: bool = False
+
+    def refusal(self, plane: DensePlane, fmt: CsfFormat) -> str | None:
+        """Why a plane stays dense whatever its scales are, or None."""
+        if _matches(plane.name, self.exclude):
+            return "excluded by --exclude"
+        if self.include and not _matches(plane.name, self.include):
+            return "not included by --include"
+        if not self.include and expert_group_of(plane.name) is None:
+            return "not a routed expert's"
+        if plane.fmt is not fmt:
+            return f"{plane.fmt.title}: one checkpoint holds one codec, here {fmt.title}"
+        return plane.fmt.geometry_fault(plane.rows, plane.cols)
+
+
+def _matches(name: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def main_format(planes: Sequence[DensePlane]) -> CsfFormat:
+    """The format of most of the planes."""
+    formats = [plane.fmt for plane in planes]
+    return max(dict.fromkeys(formats), key=formats.count)
+
+
+def csf_bytes(plane: DensePlane, exceptions: int) -> int:
+    """Bytes of a plane's two streams with that many exceptions."""
+    return plane.fmt.fixed_bytes(plane.rows, plane.cols) + exceptions * EXCEPTION_BYTES
+
+
+def growth(plane: DensePlane, exceptions: int) -> str | None:
+    """That CSF would not make the plane smaller, or None when it does."""
+    nbytes = csf_bytes(plane, exceptions)
+    if nbytes < plane.dense_bytes:
+        return None
+    return f"CSF would take {nbytes} bytes, dense {plane.dense_bytes} (--keep-larger forces it)"
+
+
+def whole_modules(
+    chosen: Sequence[DensePlane], left: Sequence[LeftDense], module_of_plane: Mapping[str, str]
+) -> tuple[list[DensePlane], list[LeftDense]]:
+    """Leave a module dense as a whole when one of its planes stays dense: readers look up a mark by module."""
+    broken: dict[str, LeftDense] = {}
+    for entry in left:
+        broken.setdefault(module_of_plane[entry.plane.name], entry)
+    kept = [plane for plane in chosen if module_of_plane[plane.name] not in broken]
+    dropped = [plane for plane in chosen if module_of_plane[plane.name] in broken]
+    return kept, [
+        *left,
+        *(LeftDense(p, _because(broken[module_of_plane[p.name]], module_of_plane[p.name])) for p in dropped),
+    ]
+
+
+def _because(entry: LeftDense, module: str) -> str:
+    return f"{module} is left dense as a whole, for {entry.plane.name}: {entry.reason}"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The planes to compress with their exception counts, and every other block scale with the reason."""
+
+    fmt: CsfFormat
+    exceptions: dict[str, int]
+    chosen: list[DensePlane]
+    left: list[LeftDense]
+
+
+def select(
+    planes: Sequence[DensePlane],
+    rules: Rules,
+    module_of_plane: Mapping[str, str] | None,
+    count_exceptions: Callable[[list[DensePlane]], dict[str, int]],
+) -> Selection:
+    """Choose among the dense planes of a checkpoint.
+
+    `count_exceptions` encodes planes to see how many exceptions each has. With `module_of_plane` (for the
+    Hugging Face layout) modules are compressed whole or not at all.
+    """
+    fmt = main_format(planes)
+    left, wanted = [], []
+    for plane in planes:
+        if reason := rules.refusal(plane, fmt):
+            left.append(LeftDense(plane, reason))
+        else:
+            wanted.append(plane)
+    exceptions = count_exceptions(wanted)
+    chosen = []
+    for plane in wanted:
+        reason = None if rules.keep_larger else growth(plane, exceptions[plane.name])
+        if reason:
+            left.append(LeftDense(plane, reason))
+        else:
+            chosen.append(plane)
+    if module_of_plane is not None:
+        chosen, left = whole_modules(chosen, left, module_of_plane)
+    return Selection(fmt, exceptions, chosen, left)

@@ -1,0 +1,66 @@
+"""Names made safe for a terminal, and words for people."""
+
+import pytest
+
+from csf_tool.text import count, escape, percent, size
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("model.layers.0.mlp", "model.layers.0.mlp"),
+        ("é 日本 😀", "é 日本 😀"),
+        ("a\x1b[31mred", "a\\x1b[31mred"),
+        ("a\nb\rc\td", "a\\nb\\rc\\td"),
+        ("bell\a\b\x7f\x9b", "bell\\x07\\x08\\x7f\\x9b"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("\u2066x\u2069\u200f", "\\u2066x\\u2069\\u200f"),
+        ("zero\u200bwidth\ufeff", "zero\\u200bwidth\\ufeff"),
+        ("line\u2028par\u2029", "line\\u2028par\\u2029"),
+        ("\ud800", "\\ud800"),
+        ("\ue000\U0010ffff", "\\ue000\\U0010ffff"),
+        ("\x00", "\\x00"),
+        ("", ""),
+    ],
+)
+def test_what_acts_on_a_terminal_is_shown_as_its_escape(name: str, shown: str) -> None:
+    assert escape(name) == shown
+
+
+def test_an_escaped_name_can_be_encoded_and_stands_on_one_line() -> None:
+    every = escape("".join(map(chr, range(0x3000))) + "\ud800")
+    assert len(every.encode().splitlines()) == 1
+    assert all(c.isprintable() or c.isspace() for c in every)
+
+
+def test_other_objects_are_shown_by_their_string() -> None:
+    assert escape(17) == "17"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (3_960_000_000, "3.69 GiB"),
+        (1 << 40, "1.00 TiB"),
+        (5 << 50, "5120.00 TiB"),
+        (-2048, "-2.00 KiB"),
+    ],
+)
+def test_sizes_are_in_binary_units(nbytes: int, shown: str) -> None:
+    assert size(nbytes) == shown
+
+
+def test_percent_is_blank_without_a_whole() -> None:
+    assert percent(1, 8) == "12.50%"
+    assert percent(1, 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("n", "noun", "shown"),
+    [(1, "plane", "1 plane"), (0, "plane", "0 planes"), (73_728, "plane", "73,728 planes"), (2, "entry", "2 entries")],
+)
+def test_counts(n: int, noun: str, shown: str) -> None:
+    assert count(n, noun) == shown
