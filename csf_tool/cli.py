@@ -49,6 +49,14 @@ class ConvertTo(StrEnum):
     SERVING = "serving"
 
 
+class CrossCheckBy(StrEnum):
+    """How many planes `verify` compares with the CPU."""
+
+    ALL = "all"
+    SAMPLE = "sample"
+    NONE = "none"
+
+
 class By(StrEnum):
     """What `stats` groups planes by."""
 
@@ -65,6 +73,21 @@ DestinationArgument = Annotated[Path, typer.Argument(metavar="DEST", help="A new
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
+DeviceOption = Annotated[
+    str, typer.Option(metavar="auto|cpu|cuda[:N]", help="Where planes are decoded; auto takes a GPU if there is one.")
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, help="Shards in flight together.", show_default="one a core, up to 4"),
+]
+CacheOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--drop-cache/--keep-cache",
+        help="Keep the run's own files out of the page cache.",
+        show_default="drop when they are larger than half of memory",
+    ),
+]
 FamilyOption = Annotated[str | None, typer.Option(help="Container: the model family to state.")]
 SourceModelOption = Annotated[str | None, typer.Option(help="Container: the source repository to state.")]
 SourceRevisionOption = Annotated[str | None, typer.Option(help="Container: the source revision to state.")]
@@ -78,7 +101,7 @@ def _guarded(command: Callable[P, int]) -> Callable[P, None]:
         try:
             code = command(*args, **kwargs)
         except KeyboardInterrupt:
-            _say("interrupted")
+            _say("interrupted" + ("; the same command goes on from there" if "destination" in kwargs else ""))
             code = _INTERRUPTED
         except BrokenPipeError:  # the reader of stdout (`| head`) has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -159,6 +182,10 @@ def verify(
     against: Annotated[
         Path | None, typer.Option(metavar="DENSE", help="A dense checkpoint that every tensor must equal.")
     ] = None,
+    device: DeviceOption = "auto",
+    cross_check: Annotated[
+        CrossCheckBy, typer.Option(help="Planes decoded on a GPU to be compared with the CPU's decode.")
+    ] = CrossCheckBy.ALL,
     as_json: JsonOption = False,
 ) -> int:
     """Prove the decoded bytes, bit for bit, by every hash there is, and say what could not be proved.
@@ -166,7 +193,7 @@ def verify(
     Example: csf-tool verify ~/models/DeepSeek-V4.1-Flash-lossless-CSF
     """
     from csf_tool.checkpoint.layouts import open_checkpoint
-    from csf_tool.decoder import NumpyDecoder
+    from csf_tool.decoder import CrossCheck, make_decoder
     from csf_tool.report.console import print_json, print_out
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_json, verify_report
@@ -174,8 +201,9 @@ def verify(
 
     opened = open_checkpoint(checkpoint)
     reference = open_checkpoint(against) if against else None
+    decoder = make_decoder(device, CrossCheck(cross_check.value), _say)
     with progress_bar() as progress:
-        found = run(opened, reference, NumpyDecoder(), progress)
+        found = run(opened, reference, decoder, progress)
     if as_json:
         print_json(verify_json(found))
     else:
@@ -188,6 +216,15 @@ def verify(
 def expand(
     checkpoint: CheckpointArgument,
     destination: DestinationArgument,
+    device: DeviceOption = "auto",
+    jobs: JobsOption = None,
+    part: Annotated[
+        str | None, typer.Option("--shards", metavar="I/N", help="Do the I-th of N parts of the shards by itself.")
+    ] = None,
+    recheck: Annotated[
+        bool, typer.Option("--recheck", help="Read shards that an interrupted run finished, and compare them.")
+    ] = False,
+    drop_cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Write the ordinary dense checkpoint: the original bit for bit where its receipts allow.
@@ -196,16 +233,20 @@ def expand(
     """
     from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.checkpoint.problems import warnings
-    from csf_tool.decoder import NumpyDecoder
+    from csf_tool.decoder import make_decoder
+    from csf_tool.expand import ExpandOptions, Part
     from csf_tool.expand import expand as run
+    from csf_tool.jobs import default_jobs, drops_cache
     from csf_tool.report.console import print_json, print_out, print_problems
     from csf_tool.report.expand import expand_json, expand_report
     from csf_tool.report.progress import progress_bar
 
     opened = open_checkpoint(checkpoint)
     print_problems(warnings(opened.problems))  # errors are raised by the operation
+    decoder = make_decoder(device, tell=_say)
+    options = ExpandOptions(jobs or default_jobs(), Part.parse(part), recheck, drops_cache(opened, drop_cache))
     with progress_bar() as progress:
-        done = run(opened, destination, NumpyDecoder(), progress)
+        done = run(opened, destination, decoder, progress, options)
     if as_json:
         print_json(expand_json(done))
     else:
@@ -230,6 +271,8 @@ def compress(
     family: FamilyOption = None,
     source_model_id: SourceModelOption = None,
     source_revision: SourceRevisionOption = None,
+    jobs: JobsOption = None,
+    drop_cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Write a CSF checkpoint of a dense FP4 one: lossless, proven by rebuilding it.
@@ -240,9 +283,11 @@ def compress(
     from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.checkpoint.model import Layout
     from csf_tool.checkpoint.problems import warnings
+    from csf_tool.compress import CompressOptions
     from csf_tool.compress import compress as run
     from csf_tool.decoder import NumpyDecoder
     from csf_tool.encoder import NumpyEncoder
+    from csf_tool.jobs import default_jobs, drops_cache
     from csf_tool.report.compress import compress_json, compress_report
     from csf_tool.report.console import print_json, print_out, print_problems
     from csf_tool.report.progress import progress_bar
@@ -250,11 +295,15 @@ def compress(
 
     opened = open_checkpoint(dense)
     print_problems(warnings(opened.problems))
-    rules = Rules(tuple(include or ()), tuple(exclude or ()), keep_larger)
-    stated = StatedOrigin(family, source_model_id, source_revision)
-    layout = Layout(to.value) if to else None
+    options = CompressOptions(
+        layout=Layout(to.value) if to else None,
+        rules=Rules(tuple(include or ()), tuple(exclude or ()), keep_larger),
+        origin=StatedOrigin(family, source_model_id, source_revision),
+        jobs=jobs or default_jobs(),
+        drop_cache=drops_cache(opened, drop_cache),
+    )
     with progress_bar() as progress:
-        done = run(opened, destination, layout, rules, stated, NumpyEncoder(), NumpyDecoder(), progress)
+        done = run(opened, destination, options, NumpyEncoder(), NumpyDecoder(), progress)
     if as_json:
         print_json(compress_json(done))
     else:

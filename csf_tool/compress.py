@@ -6,12 +6,11 @@ large every stream is, so that headers and the space needed are known before the
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeVar
 
 from csf_tool.checkpoint import container_documents as documents
 from csf_tool.checkpoint.config import CONFIG_FILES, covering_recipe, mark_encoding, model_type, recipes
@@ -20,34 +19,52 @@ from csf_tool.checkpoint.container import (
     MANIFEST,
     METADATA,
     RECEIPTS,
-    TENSORS,
     VERIFICATION,
-    ScaleReceipt,
     ShardRow,
     read_container,
+    read_row,
 )
 from csf_tool.checkpoint.container_documents import StatedOrigin
-from csf_tool.checkpoint.dense import dense_shards, merge_ranges, shard_bytes
-from csf_tool.checkpoint.files import RandomReader, load_json
+from csf_tool.checkpoint.dense import DenseShard, dense_shards, shard_bytes
+from csf_tool.checkpoint.files import load_json
+from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import hash_file
-from csf_tool.checkpoint.headers import render_header
-from csf_tool.checkpoint.index import INDEX_NAME, Index
+from csf_tool.checkpoint.index import INDEX_NAME
+from csf_tool.checkpoint.journal import Journal, Run
 from csf_tool.checkpoint.layouts import open_container
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Shard
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout
 from csf_tool.checkpoint.names import expert_group_of, module_of
 from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
-from csf_tool.codec.formats import MXFP4, SLAB_ROWS, CsfFormat
+from csf_tool.codec.formats import MXFP4, CsfFormat
+from csf_tool.csf_shards import CsfShard, CsfShardJob, csf_shard, read_scales, write_csf_shard
 from csf_tool.decoder import Decoder
-from csf_tool.encoder import Encoder, PlaneScales
+from csf_tool.encoder import Encoder
 from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.progress import Progress
 from csf_tool.selection import LeftDense, Rules, Selection, csf_bytes, select
 
+T = TypeVar("T")
+
 _RECEIPT_BYTES = 1024
 """Room that a plane takes in receipt and contract, for the space check: names and hashes, generously."""
+
+
+@dataclass(frozen=True)
+class CompressOptions:
+    """What the user asks for.
+
+    Without a `layout` it is the one that readers exist for: Hugging Face for NVFP4, container for MXFP4.
+    """
+
+    layout: Layout | None = None
+    rules: Rules = field(default_factory=Rules)
+    origin: StatedOrigin = field(default_factory=StatedOrigin)
+    jobs: int = field(default_factory=default_jobs)
+    drop_cache: bool = False
 
 
 @dataclass
@@ -70,35 +87,15 @@ class Compressed:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class CsfShard:
-    """A shard to write: complete header, then stored ranges as they are and planes as their streams."""
-
-    source: Shard
-    name: str
-    header: bytes
-    sources: list[Located | DensePlane]
-    size: int
-
-    @property
-    def planes(self) -> list[DensePlane]:
-        """The planes to encode for it, in order."""
-        return [source for source in self.sources if isinstance(source, DensePlane)]
-
-
 def compress(
     checkpoint: Checkpoint,
     destination: Path,
-    layout: Layout | None,
-    rules: Rules,
-    origin: StatedOrigin,
+    options: CompressOptions,
     encoder: Encoder,
     decoder: Decoder,
     progress: Progress,
 ) -> Compressed:
-    """Write the CSF checkpoint of `checkpoint` into the new or empty folder `destination`.
-
-    Without a `layout` it is the one that readers exist for: Hugging Face for NVFP4, container for MXFP4.
+    """Write the CSF checkpoint of `checkpoint` into the folder `destination`, new, empty, or left by such a run.
 
     Raises:
         UsageError: nothing can be compressed, the layout does not exist for the format, or the destination
@@ -106,7 +103,7 @@ def compress(
         CheckpointError: the checkpoint is broken, or a written shard did not give back its original.
         EnvironmentFault: not enough room, or the system cannot write.
     """
-    return _Compression(checkpoint, destination, layout, rules, origin, encoder, decoder, progress).run()
+    return _Compression(checkpoint, destination, options, encoder, decoder, progress).run()
 
 
 class _Compression:
@@ -116,50 +113,49 @@ class _Compression:
         self,
         checkpoint: Checkpoint,
         destination: Path,
-        layout: Layout | None,
-        rules: Rules,
-        origin: StatedOrigin,
+        options: CompressOptions,
         encoder: Encoder,
         decoder: Decoder,
         progress: Progress,
     ) -> None:
         self._begun = time.monotonic()
         self._checkpoint = checkpoint
+        self._options = options
+        self._encoder, self._decoder, self._progress = encoder, decoder, SharedProgress(progress)
         self._folder = Destination(destination, checkpoint.root)
-        self._encoder, self._decoder, self._progress = encoder, decoder, progress
-        self._configs = {f.name: load_json(f.path, f.name) for f in config_files(checkpoint)}
         _refuse(checkpoint)
-        self._selection = self._select(layout, rules)
-        self._fmt = self._selection.fmt
-        self._layout = layout or _default_layout(self._fmt)
-        found = model_type(self._configs.get(CONFIG_FILES[0]))
-        self._origin = documents.find_origin(checkpoint, self._fmt, found, origin)
-        self._shards = [self._csf_shard(shard) for shard in checkpoint.shards]
-        self._scale_sha256: dict[str, str] = {}
-        chosen = self._selection.chosen
+        self._configs = {f.name: load_json(f.path, f.name) for f in config_files(checkpoint)}
+        self._selection = self._select()
+        fmt = self._selection.fmt
+        self._layout = options.layout or _default_layout(fmt)
+        self._sizes = {p.name: csf_bytes(p, self._selection.exceptions[p.name]) for p in self._selection.chosen}
+        self._shards = self._csf_shards()
         self.result = Compressed(
             source=str(checkpoint.path),
             destination=str(destination),
             layout=self._layout,
-            format=self._fmt,
+            format=fmt,
             device=encoder.device,
-            planes=len(chosen),
-            dense_bytes=sum(plane.dense_bytes for plane in chosen),
-            csf_bytes=sum(csf_bytes(plane, self._selection.exceptions[plane.name]) for plane in chosen),
+            planes=len(self._selection.chosen),
+            dense_bytes=sum(plane.dense_bytes for plane in self._selection.chosen),
+            csf_bytes=sum(self._sizes.values()),
             left=self._selection.left,
         )
 
     def run(self) -> Compressed:
         """Write everything."""
-        write = self._write_hf if self._layout is Layout.HF else self._write_container
-        write()
+        if self._layout is Layout.HF:
+            self._write_hf()
+        else:
+            self._write_container()
+        self._journal.close()
         self.result.seconds = time.monotonic() - self._begun
         return self.result
 
-    def _select(self, layout: Layout | None, rules: Rules) -> Selection:
-        planes = self._checkpoint.dense_planes
-        fmt_modules = self._modules() if layout is not Layout.CONTAINER else None
-        selection = select(planes, rules, fmt_modules, self._count_exceptions)
+    def _select(self) -> Selection:
+        planes, layout, rules = self._checkpoint.dense_planes, self._options.layout, self._options.rules
+        modules = self._modules() if layout is not Layout.CONTAINER else None
+        selection = select(planes, rules, modules, self._count_exceptions)
         if layout is None and _default_layout(selection.fmt) is Layout.CONTAINER:
             selection = select(planes, rules, None, lambda _: selection.exceptions)
         if layout is Layout.HF and selection.fmt is MXFP4:
@@ -183,31 +179,35 @@ class _Compression:
 
     def _count_exceptions(self, planes: list[DensePlane]) -> dict[str, int]:
         self._progress.start("measure", sum(plane.dense_bytes for plane in planes))
+        by_shard: dict[str, list[DensePlane]] = {}
+        for plane in planes:
+            by_shard.setdefault(plane.scale.shard.name, []).append(plane)
+        counts: dict[str, int] = {}
+        self._run(list(by_shard.values()), lambda some: counts.update(self._count(some)))
+        return counts
+
+    def _count(self, planes: list[DensePlane]) -> dict[str, int]:
         counts = {}
         with Readers() as readers:
-            for encoded in self._encoder.encode(_scales(readers, planes)):
+            for encoded in self._encoder.encode(read_scales(readers, planes)):
                 counts[encoded.plane.name] = len(encoded.exceptions)
                 self._progress.advance(encoded.plane.dense_bytes)
         return counts
 
-    def _csf_shard(self, shard: Shard) -> CsfShard:
-        chosen = {plane.name: plane for plane in self._selection.chosen if plane.scale.shard is shard}
-        entries: list[tuple[str, str, tuple[int, ...], int]] = []
-        sources: list[Located | DensePlane] = []
-        for tensor in shard.header:
-            if plane := chosen.get(tensor.name):
-                entries += _stream_entries(plane, self._selection.exceptions[plane.name])
-                sources.append(plane)
-            else:
-                entries.append((tensor.name, tensor.dtype, tensor.shape, tensor.nbytes))
-                sources.append(Located(shard, tensor))
-        metadata = dict(shard.header.metadata) or {"format": "pt"}
-        if self._layout is Layout.CONTAINER:
-            metadata |= {"schema": self._fmt.schema, "codec": self._fmt.codec}
-        header = render_header(metadata, entries)
-        size = len(header) + sum(nbytes for *_, nbytes in entries)
-        name = f"{TENSORS}/{shard.name}" if self._layout is Layout.CONTAINER else shard.name
-        return CsfShard(shard, name, header, sources, size)
+    def _run(self, tasks: list[T], work: Callable[[T], None]) -> None:
+        with local_executor(self._options.jobs) as pool:
+            run_jobs(tasks, work, lambda *_: None, pool, self._progress.stop)
+
+    def _csf_shards(self) -> list[CsfShard]:
+        """The shards to write, with the planes that were chosen of each."""
+        chosen: dict[str, dict[str, DensePlane]] = {}
+        for plane in self._selection.chosen:
+            chosen.setdefault(plane.scale.shard.name, {})[plane.name] = plane
+        exceptions, fmt = self._selection.exceptions, self._selection.fmt
+        return [
+            csf_shard(shard, chosen.get(shard.name, {}), exceptions, self._layout, fmt)
+            for shard in self._checkpoint.shards
+        ]
 
     def _write_hf(self) -> None:
         marked = {self._modules()[plane.name] for plane in self._selection.chosen}
@@ -215,16 +215,15 @@ class _Compression:
             SideFile(f.name, f.path, mark_encoding(f.path.read_bytes(), f.name, marked))
             for f in config_files(self._checkpoint)
         ]
-        recipe_modules = {recipe.module for config in self._configs.values() for recipe in recipes(config)}
-        if unmarked := sorted(marked - recipe_modules):
+        known = {recipe.module for config in self._configs.values() for recipe in recipes(config)}
+        if unmarked := sorted(marked - known):
             self.result.notes.append(
                 f"no recipe in {' or '.join(CONFIG_FILES)} for {unmarked[0]} (of {len(unmarked)} modules): "
                 "readers that go by recipes will not find its CSF planes"
             )
         files = plain_files(self._checkpoint) + configs + self._hf_index()
         self._start(files, 0)
-        for shard in self._shards:
-            self._write_shard(shard)
+        self._write_shards()
         self._write_side_files(files)
 
     def _hf_index(self) -> list[SideFile]:
@@ -232,15 +231,16 @@ class _Compression:
         index = self._checkpoint.index
         if index is None and len(self._shards) == 1:
             return []
+        placed = {located.tensor.name: located.shard.name for located in self._checkpoint.tensors()}
         chosen = {plane.name: plane.fmt for plane in self._selection.chosen}
         weight_map: dict[str, str] = {}
-        for name, shard in _weight_map(self._checkpoint, index).items():
+        for name, shard in (index.weight_map if index else placed).items():
             fmt = chosen.get(name)
             stored = [name + fmt.fixed_suffix, name + fmt.exceptions_suffix] if fmt else [name]
             weight_map |= dict.fromkeys(stored, shard)
         document: dict[str, Any] = dict(index.document) if index else {}
         metadata = document.get("metadata")
-        total = sum(shard.size - len(shard.header) for shard in self._shards)
+        total = sum(shard.payload_bytes for shard in self._shards)
         document["metadata"] = {**(metadata if isinstance(metadata, dict) else {}), "total_size": total}
         document["weight_map"] = weight_map
         name = index.name if index else INDEX_NAME
@@ -252,50 +252,33 @@ class _Compression:
         index = self._checkpoint.index
         files = plain_files(self._checkpoint) + config_files(self._checkpoint)
         files += [SideFile(index.name, self._checkpoint.root / index.name)] if index else []
-        records = sum(2 * len(shard.header) + _RECEIPT_BYTES * len(shard.planes) for shard in self._shards)
-        self._start(files, records)
-        rows = [self._container_shard(shard) for shard in self._shards]
+        self._start(files, sum(2 * len(s.header) + _RECEIPT_BYTES * len(s.planes) for s in self._shards))
+        self._write_shards()
         self._write_side_files(files, f"{METADATA}/")
         hashes = {f.name: hash_file(f.path, f.name, {"sha256"}, lambda _: None)["sha256"] for f in files}
-        index_sha256 = hashes[index.name] if index else None
-        self._write_receipts(rows)
-        source_names = {t.name: shard.source.name for shard in self._shards for t in shard.source.header}
-        planes = len(self._selection.chosen)
-        contract = documents.contract(self._fmt, self._origin, planes, index_sha256, source_names)
-        self._folder.write(CONTRACT, render_json(contract))
-        scales = [
-            (plane.dense_bytes, csf_bytes(plane, self._selection.exceptions[plane.name]))
-            for plane in self._selection.chosen
-        ]
-        manifest = documents.manifest(self._fmt, self._origin, rows, hashes, index_sha256, scales)
+        manifest = self._write_contract(hashes, hashes[index.name] if index else None)
         self._rebuild(manifest)
-        record = documents.verification(self._fmt, len(rows), planes)
-        self._folder.write(VERIFICATION, render_json(record))
-        self._folder.write(MANIFEST, render_json(manifest))
+        record = documents.verification(self._selection.fmt, len(self._shards), len(self._selection.chosen))
+        for name, document in ((VERIFICATION, record), (MANIFEST, manifest)):
+            self._journal.forget(name)  # of an attempt that was interrupted here
+            self._folder.write(name, render_json(document))
 
-    def _container_shard(self, shard: CsfShard) -> ShardRow:
-        source = shard.source
-        source_sha256 = hash_file(source.path, source.name, {"sha256"}, lambda _: None)["sha256"]
-        return ShardRow(source.name, shard.size, self._write_shard(shard), source.size, source_sha256)
+    def _write_contract(self, hashes: dict[str, str], index_sha256: str | None) -> dict[str, Any]:
+        """Write the build contract; the manifest that goes with it, which is written last of all."""
+        fmt, chosen = self._selection.fmt, self._selection.chosen
+        config = self._configs.get(CONFIG_FILES[0])
+        origin = documents.find_origin(self._checkpoint, fmt, model_type(config), self._options.origin)
+        names = {t.name: shard.source.name for shard in self._shards for t in shard.source.header}
+        self._journal.forget(CONTRACT)
+        self._folder.write(CONTRACT, render_json(documents.contract(fmt, origin, len(chosen), index_sha256, names)))
+        rows = [self._row(shard.source.name) for shard in self._shards]
+        scales = [(plane.dense_bytes, self._sizes[plane.name]) for plane in chosen]
+        return documents.manifest(fmt, origin, rows, hashes, index_sha256, scales)
 
-    def _write_receipts(self, rows: list[ShardRow]) -> None:
-        for shard, row in zip(self._shards, rows, strict=True):
-            with RandomReader(shard.source.path, shard.source.name) as reader:
-                source_header = bytes(reader.read(0, shard.source.header.data_start))
-            receipt = documents.receipt(row, source_header, map(self._scale_receipt, shard.planes))
-            self._folder.write(f"{RECEIPTS}/{row.file}.json", render_json(receipt))
-
-    def _scale_receipt(self, plane: DensePlane) -> ScaleReceipt:
-        fixed = plane.fmt.fixed_bytes(plane.rows, plane.cols)
-        return ScaleReceipt(
-            name=plane.name,
-            dtype=plane.scale.tensor.dtype,
-            shape=(plane.rows, plane.cols),
-            fixed_bytes=fixed,
-            exception_bytes=csf_bytes(plane, self._selection.exceptions[plane.name]) - fixed,
-            source_bytes=plane.dense_bytes,
-            source_sha256=self._scale_sha256[plane.name],
-        )
+    def _row(self, file: str) -> ShardRow:
+        """What the receipt that was written with a shard states of it."""
+        name = f"{RECEIPTS}/{file}.json"
+        return read_row(load_json(self._folder.path / name, name), name)
 
     def _rebuild(self, manifest: dict[str, Any]) -> None:
         """Rebuild every original shard from what was written, and compare its hash.
@@ -304,55 +287,50 @@ class _Compression:
             CheckpointError: one is not the original.
         """
         written = open_container(self._folder.path, read_container(self._folder.path, manifest))
-        found = errors(written.problems)
-        if found:
+        if found := errors(written.problems):
             raise CheckpointError(f"the container just written is not sound: {found[0]}")
-        for shard in dense_shards(written):
-            hasher = hashlib.sha256()
-            with Readers() as readers:
-                decoded = self._decoder.decode(readers.streams(p).require_decodable() for p in shard.planes)
-                for piece in shard_bytes(shard, readers, (d.scales for d in decoded)):
-                    hasher.update(piece)
-                    self._progress.advance(len(piece))
-            if hasher.hexdigest() != shard.sha256:
-                raise CheckpointError(f"{shard.name}: what was written does not give back the original shard")
+        self._run(dense_shards(written), self._rebuild_shard)
+
+    def _rebuild_shard(self, shard: DenseShard) -> None:
+        hasher = hashlib.sha256()
+        with Readers() as readers:
+            decoded = self._decoder.decode(readers.streams(p).require_decodable() for p in shard.planes)
+            for piece in shard_bytes(shard, readers, (d.scales for d in decoded)):
+                hasher.update(piece)
+                self._progress.advance(len(piece))
+        if hasher.hexdigest() != shard.sha256:
+            raise CheckpointError(f"{shard.name}: what was written does not give back the original shard")
 
     def _start(self, files: list[SideFile], records: int) -> None:
+        """Check the room, open the journal, begin."""
         total = sum(shard.size for shard in self._shards) + sum(f.size for f in files)
-        self._folder.require_space(total + records)
-        self.result.bytes_written = total
+        there = Journal(self._folder.path)
+        done = sum(record.size for shard in self._shards if (record := there.finished(shard.name)))
+        self._folder.require_space(total + records - done)
+        options = {"layout": self._layout.value, **asdict(self._options.rules), **asdict(self._options.origin)}
+        options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
+        self._journal = Journal.open(self._folder.path, Run("compress", fingerprint(self._checkpoint), options))
+        self.result.bytes_written = total - done
         rebuilt = sum(s.source.size for s in self._shards) if self._layout is Layout.CONTAINER else 0
-        self._progress.start("compress", total + rebuilt)
+        self._progress.start("compress", total - done + rebuilt)
 
-    def _write_shard(self, shard: CsfShard) -> str:
-        """Write a shard; its SHA-256."""
-        hasher = hashlib.sha256()
-        with Readers() as readers, self._folder.create(shard.name) as file:
-            for piece in self._shard_pieces(shard, readers):
-                file.write(piece)
-                if self._layout is Layout.CONTAINER:
-                    hasher.update(piece)
-                self._progress.advance(len(piece))
-        self.result.shards.append(shard.name)
-        return hasher.hexdigest()
-
-    def _shard_pieces(self, shard: CsfShard, readers: Readers) -> Iterator[memoryview]:
-        yield memoryview(shard.header)
-        encoded = self._encoder.encode(_scales(readers, shard.planes, self._scale_sha256))
-        for part in merge_ranges(shard.sources):
-            if isinstance(part, DensePlane):
-                streams = next(encoded)
-                if len(streams.exceptions) != self._selection.exceptions[part.name]:
-                    raise CheckpointError(f"{shard.source.name}: {part.name} changed while it was being compressed")
-                yield streams.fixed.data.cast("B")
-                yield memoryview(streams.exceptions.tobytes())
-            else:
-                source, begin, end = part
-                yield from readers[source].chunks(begin, end)
+    def _write_shards(self) -> None:
+        with_receipt = self._layout is Layout.CONTAINER
+        job = partial(
+            CsfShardJob,
+            destination=self._folder,
+            journal=self._journal,
+            encoder=self._encoder,
+            with_receipt=with_receipt,
+            drop_cache=self._options.drop_cache,
+        )
+        todo = [job(shard) for shard in self._shards if not self._journal.finished(shard.name)]
+        self._run(todo, lambda job: write_csf_shard(job, self._progress.advance))
+        self.result.shards = [shard.name for shard in self._shards]
 
     def _write_side_files(self, files: list[SideFile], prefix: str = "") -> None:
         for file in files:
-            file.write(self._folder, self._progress, prefix)
+            file.write(self._folder, self._progress, self._journal, prefix)
             self.result.other_files.append(prefix + file.name)
 
 
@@ -367,32 +345,3 @@ def _refuse(checkpoint: Checkpoint) -> None:
 
 def _default_layout(fmt: CsfFormat) -> Layout:
     return Layout.CONTAINER if fmt is MXFP4 else Layout.HF
-
-
-def _stream_entries(plane: DensePlane, exceptions: int) -> list[tuple[str, str, tuple[int, ...], int]]:
-    """The header entries of a plane's streams: NVFP4 writers store the fixed stream 2-D, MXFP4 writers 1-D."""
-    fmt = plane.fmt
-    nbytes = fmt.fixed_bytes(plane.rows, plane.cols)
-    shape = (nbytes,) if fmt is MXFP4 else (plane.rows // SLAB_ROWS, fmt.slab_bytes(plane.cols))
-    return [
-        (plane.name + fmt.fixed_suffix, "U8", shape, nbytes),
-        (plane.name + fmt.exceptions_suffix, "U32", (exceptions,), csf_bytes(plane, exceptions) - nbytes),
-    ]
-
-
-def _scales(
-    readers: Readers, planes: Iterable[DensePlane], sha256: dict[str, str] | None = None
-) -> Iterator[PlaneScales]:
-    """Read the scales of each plane; note their hashes in `sha256` when given."""
-    for plane in planes:
-        tensor = plane.scale.tensor
-        data = readers[plane.scale.shard].read(tensor.begin, tensor.end)
-        if sha256 is not None:
-            sha256[plane.name] = hashlib.sha256(data).hexdigest()
-        yield PlaneScales(plane, np.frombuffer(data, np.uint8).reshape(plane.rows, plane.cols))
-
-
-def _weight_map(checkpoint: Checkpoint, index: Index | None) -> dict[str, str]:
-    if index:
-        return index.weight_map
-    return {located.tensor.name: located.shard.name for located in checkpoint.tensors()}

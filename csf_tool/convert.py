@@ -4,9 +4,8 @@ Streams and all other data are copied as they are; only headers, index, recipes 
 made anew, from the headers.
 """
 
-import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -23,19 +22,23 @@ from csf_tool.checkpoint.config import (
 )
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, TENSORS, ShardRow
 from csf_tool.checkpoint.container_documents import StatedOrigin
-from csf_tool.checkpoint.dense import DenseShard, dense_index, dense_tensors, new_index, own_shards
+from csf_tool.checkpoint.dense import DenseShard, Range, dense_index, dense_tensors, new_index, own_shards
 from csf_tool.checkpoint.files import RandomReader, load_json
+from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import hash_file
 from csf_tool.checkpoint.headers import render_header
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
+from csf_tool.checkpoint.journal import Journal, Record, Run
 from csf_tool.checkpoint.model import Checkpoint, Layout, Shard
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files
+from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import MXFP4, SLAB_ROWS, CsfFormat
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
+from csf_tool.shard_writer import Hashing, write_parts
 from csf_tool.text import count
 
 HEADERS_UNKNOWN = (
@@ -90,10 +93,8 @@ class _ShardCopy:
     def size(self) -> int:
         return len(self.header) + self.source.size - self.source.header.data_start
 
-    def pieces(self) -> Iterator[memoryview]:
-        yield memoryview(self.header)
-        with RandomReader(self.source.path, self.source.name) as reader:
-            yield from reader.chunks(self.source.header.data_start, self.source.size)
+    def parts(self) -> list[memoryview | Range]:
+        return [memoryview(self.header), Range(self.source, self.source.header.data_start, self.source.size)]
 
 
 def convert(
@@ -133,6 +134,7 @@ class _Conversion:
             self._to_container()
         else:
             self._to_serving()
+        self._journal.close()
         self._say_what_is_not_linked()
         self.result.seconds = time.monotonic() - self._begun
         return self.result
@@ -248,28 +250,32 @@ class _Conversion:
     def _start(self, shards: list[_ShardCopy], files: list[SideFile]) -> None:
         total = sum(shard.size for shard in shards) + sum(f.size for f in files)
         self._folder.require_space(total)
+        run = Run("convert", fingerprint(self._checkpoint), {"to": self.result.target.value})
+        self._journal = Journal.open(self._folder.path, run)
         self.result.bytes_written = total
         self._progress.start("convert", total)
 
     def _write_shard(self, shard: _ShardCopy) -> str | None:
-        """Link or copy a shard; its SHA-256 where a container needs it."""
+        """Link or copy a shard, unless an interrupted run has; its SHA-256 where a container needs it."""
         self.result.shards.append(shard.name)
-        wants_hash = self.result.target is Target.CONTAINER
-        if self._options.link and shard.is_unchanged and self._folder.link(shard.name, shard.source.path):
-            self.result.linked.append(shard.name)
-            return _sha256_of(shard.source.path) if wants_hash else None
-        hasher = hashlib.sha256()
-        with self._folder.create(shard.name) as file:
-            for piece in shard.pieces():
-                file.write(piece)
-                if wants_hash:
-                    hasher.update(piece)
-                self._progress.advance(len(piece))
-        return hasher.hexdigest() if wants_hash else None
+        if done := self._journal.finished(shard.name):
+            return done.sha256
+        hashing = Hashing() if self.result.target is Target.CONTAINER else None
+        if self._options.link and shard.is_unchanged:
+            record = Record(shard.size, _sha256_of(shard.source.path) if hashing else None)
+            self._journal.finish(shard.name, record)
+            if self._folder.link(shard.name, shard.source.path):
+                self.result.linked.append(shard.name)
+                return record.sha256
+        with Readers() as readers, self._folder.create(shard.name) as file:
+            write_parts(file, shard.parts(), readers, hashing, self._progress.advance, drop_cache=False)
+            record = Record(shard.size, hashing.hexdigest() if hashing else None)
+            file.on_complete = lambda: self._journal.finish(shard.name, record)
+        return record.sha256
 
     def _write_side_files(self, files: list[SideFile], prefix: str = "") -> None:
         for file in files:
-            file.write(self._folder, self._progress, prefix)
+            file.write(self._folder, self._progress, self._journal, prefix)
             self.result.other_files.append(prefix + file.name)
 
 

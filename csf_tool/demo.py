@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.headers import render_header
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import NVFP4
-from csf_tool.compress import compress
+from csf_tool.compress import CompressOptions, compress
 from csf_tool.decoder import NumpyDecoder
 from csf_tool.encoder import NumpyEncoder
 from csf_tool.errors import UsageError
@@ -24,7 +23,6 @@ from csf_tool.report.console import print_out
 from csf_tool.report.expand import expand_report
 from csf_tool.report.stats import stats_report
 from csf_tool.report.verify import verify_report
-from csf_tool.selection import Rules
 from csf_tool.stats import collect_stats
 from csf_tool.verify import verify
 
@@ -66,9 +64,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 def _show(dense: Path, csf: Path, expanded: Path) -> bool:
     """Run the commands on the made checkpoint, printing what a user would type."""
-    made = compress(
-        open_checkpoint(dense), csf, None, Rules(), StatedOrigin(), NumpyEncoder(), NumpyDecoder(), Silent()
-    )
+    made = compress(open_checkpoint(dense), csf, CompressOptions(), NumpyEncoder(), NumpyDecoder(), Silent())
     print_out("", f"$ csf-tool compress {dense} {csf}", *compress_report(made))
     print_out("", f"$ csf-tool stats {csf}", *stats_report(collect_stats(open_checkpoint(csf)), "projection"))
     alone = verify(open_checkpoint(csf), None, NumpyDecoder(), Silent())

@@ -21,9 +21,13 @@ class PlaneScales:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A plane's streams: fixed `[slabs, slab bytes]` uint8, exceptions `[n]` little-endian uint32."""
+    """A plane, its dense scales `[rows, cols]` uint8, and its streams.
+
+    These are fixed, `[slabs, slab bytes]` uint8, and exceptions, `[n]` little-endian uint32.
+    """
 
     plane: DensePlane
+    scales: NDArray[np.uint8]
     fixed: NDArray[np.uint8]
     exceptions: NDArray[np.uint32]
 
@@ -47,4 +51,4 @@ class NumpyEncoder:
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
         """See `Encoder.encode`."""
         for p in planes:
-            yield Encoded(p.plane, *reference.encode(p.plane.fmt, p.scales))
+            yield Encoded(p.plane, p.scales, *reference.encode(p.plane.fmt, p.scales))

@@ -1,75 +1,239 @@
-"""expand: write the ordinary dense checkpoint that a CSF checkpoint stands for."""
+"""expand: write the ordinary dense checkpoint that a CSF checkpoint stands for.
 
-import hashlib
+Shards are independent: each is one job, on threads here or on whatever executor is given, and a journal in
+the destination remembers which are finished. Index and configs are written when all shards are there.
+"""
+
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
-from csf_tool.checkpoint.dense import DenseShard, dense_index, dense_shards, new_index, shard_bytes
+from csf_tool.checkpoint.dense import DenseShard, dense_index, dense_shards, new_index, shard_bytes, shard_parts
+from csf_tool.checkpoint.files import RandomReader
+from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
+from csf_tool.checkpoint.journal import Journal, Record, Run
 from csf_tool.checkpoint.layouts import SHARD_SUFFIX
-from csf_tool.checkpoint.model import Checkpoint, Layout, Plane
+from csf_tool.checkpoint.model import Checkpoint, Layout
 from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files
-from csf_tool.checkpoint.streams import PlaneStreams, Readers
+from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.decoder import Decoder
-from csf_tool.errors import CheckpointError, CsfToolError, UsageError
+from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.progress import Progress
+from csf_tool.shard_writer import Hashing, write_parts
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which shards a run does by itself: the `number`-th of `of` parts, counted from 1; none of them for 0."""
+
+    number: int = 1
+    of: int = 1
+
+    @classmethod
+    def parse(cls, text: str | None) -> "Part":
+        """The part that "3/8" names; all of it for None.
+
+        Raises:
+            UsageError: it is no such text.
+        """
+        if text is None:
+            return cls()
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise UsageError(f"--shards {text}: give I/N with I from 1 to N, like 3/8")
+        return cls(int(match[1]), int(match[2]))
+
+    def takes(self, i: int) -> bool:
+        """Whether the i-th shard, from 0, is in this part."""
+        return i % self.of == self.number - 1
+
+
+@dataclass(frozen=True)
+class ExpandOptions:
+    """How `expand` goes about it."""
+
+    jobs: int = field(default_factory=default_jobs)
+    part: Part = Part()
+    recheck: bool = False
+    drop_cache: bool = False
 
 
 @dataclass
 class Expanded:
-    """What `expand` wrote."""
+    """What `expand` wrote, or found finished by an earlier run.
+
+    `missing` are shards that other parts of the work have still to write; without any, the checkpoint is complete.
+    """
 
     source: str
     destination: str
     device: str
     planes: int
     shards: list[str] = field(default_factory=list)
+    resumed_shards: list[str] = field(default_factory=list)
     proved_shards: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
     other_files: list[str] = field(default_factory=list)
     bytes_written: int = 0
     seconds: float = 0.0
 
 
-def expand(checkpoint: Checkpoint, destination: Path, decoder: Decoder, progress: Progress) -> Expanded:
-    """Write the dense checkpoint of `checkpoint` into the new or empty folder `destination`.
+@dataclass(frozen=True)
+class ShardJob:
+    """What a job needs to write one shard."""
 
-    A shard whose original is known appears only after its size and SHA-256 are those of the original.
+    shard: DenseShard
+    destination: Destination
+    journal: Journal
+    decoder: Decoder
+    drop_cache: bool
+
+
+def expand(
+    checkpoint: Checkpoint,
+    destination: Path,
+    decoder: Decoder,
+    progress: Progress,
+    options: ExpandOptions | None = None,
+    executor: Executor | None = None,
+) -> Expanded:
+    """Write the dense checkpoint of `checkpoint` into the folder `destination`, new, empty, or left by such a run.
+
+    A shard whose original is known appears only after its size and SHA-256 are those of the original. Shards
+    that an interrupted run finished are not written again.
 
     Raises:
         UsageError: there is nothing to expand, or the destination cannot be right.
         CheckpointError: the checkpoint is broken; nothing was written, or only whole and good shards.
         EnvironmentFault: not enough room, or the system cannot write.
     """
-    begun = time.monotonic()
-    _refuse_broken(checkpoint)
-    if not checkpoint.planes:
-        raise UsageError(f"{checkpoint.path}: holds no CSF planes: nothing to expand ({checkpoint.kind})")
-    folder = Destination(destination, checkpoint.root)
-    shards = dense_shards(checkpoint)
-    others = _side_files(checkpoint, shards)
-    total = sum(shard.size for shard in shards) + sum(file.size for file in others)
-    folder.require_space(total)
-    progress.start("expand", total)
-    result = Expanded(str(checkpoint.path), str(destination), decoder.device, len(checkpoint.planes))
-    try:
-        for shard in shards:
-            _write_shard(shard, folder, decoder, progress)
-            result.shards.append(shard.name)
-            if shard.sha256:
-                result.proved_shards.append(shard.name)
-        for file in others:
-            file.write(folder, progress)
-            result.other_files.append(file.name)
-    except CsfToolError as error:
-        raise type(error)(f"{error}{_left_behind(result, destination)}") from error
-    result.bytes_written = total
-    result.seconds = time.monotonic() - begun
-    return result
+    return _Expansion(checkpoint, destination, decoder, progress, options or ExpandOptions()).run(executor)
+
+
+class _Expansion:
+    """One run."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, destination: Path, decoder: Decoder, progress: Progress, options: ExpandOptions
+    ) -> None:
+        self._begun = time.monotonic()
+        _refuse_broken(checkpoint)
+        self._checkpoint = checkpoint
+        self._decoder = decoder
+        self._progress = SharedProgress(progress)
+        self._options = options
+        self._folder = Destination(destination, checkpoint.root)
+        self._shards = dense_shards(checkpoint)
+        self._side_files = _side_files(checkpoint, self._shards)
+        self.result = Expanded(str(checkpoint.path), str(destination), decoder.device, len(checkpoint.planes))
+
+    def run(self, executor: Executor | None) -> Expanded:
+        """Write what is to be written, and say what is there."""
+        total = sum(shard.size for shard in self._shards) + sum(file.size for file in self._side_files)
+        self._folder.require_space(total - self._bytes_there())
+        self._journal = Journal.open(self._folder.path, Run("expand", fingerprint(self._checkpoint), {}))
+        todo = [s for i, s in enumerate(self._shards) if self._options.part.takes(i) and not self._is_finished(s)]
+        size = sum(shard.size for shard in todo) + sum(file.size for file in self._side_files)
+        self._progress.start("expand", size)
+        self._write_shards(todo, executor)
+        self.result.missing = [s.name for s in self._shards if not self._journal.finished(s.name)]
+        if not self.result.missing:
+            self._finish()
+        self.result.bytes_written = size if not self.result.missing else sum(shard.size for shard in todo)
+        self.result.seconds = time.monotonic() - self._begun
+        return self.result
+
+    def _bytes_there(self) -> int:
+        """Bytes of files that an interrupted run left complete."""
+        names = [shard.name for shard in self._shards]
+        journal = Journal(self._folder.path)
+        return sum(record.size for name in names if (record := journal.finished(name)))
+
+    def _is_finished(self, shard: DenseShard) -> bool:
+        """Whether an earlier run finished the shard; with `--recheck`, whether its bytes are still right."""
+        record = self._journal.finished(shard.name)
+        if record is None or record.size != shard.size:
+            return False
+        if self._options.recheck and not self._is_right(shard):
+            self._journal.forget(shard.name)
+            return False
+        self._note(shard)
+        self.result.resumed_shards.append(shard.name)
+        return True
+
+    def _is_right(self, shard: DenseShard) -> bool:
+        """Whether a finished shard holds the bytes that it would be given again."""
+        with Readers() as readers, RandomReader(self._folder.path / shard.name, shard.name) as written:
+            decoded = self._decoder.decode(readers.streams(plane).require_decodable() for plane in shard.planes)
+            at = 0
+            for piece in shard_bytes(shard, readers, (d.scales for d in decoded)):
+                if written.read(at, at + len(piece)) != piece:
+                    return False
+                at += len(piece)
+        return True
+
+    def _note(self, shard: DenseShard) -> None:
+        self.result.shards.append(shard.name)
+        if shard.sha256:
+            self.result.proved_shards.append(shard.name)
+
+    def _write_shards(self, todo: list[DenseShard], executor: Executor | None) -> None:
+        jobs = [ShardJob(shard, self._folder, self._journal, self._decoder, self._options.drop_cache) for shard in todo]
+        own = executor is None
+        pool = local_executor(self._options.jobs) if executor is None else executor
+        work: Callable[[ShardJob], int] = self._write_here if own else write_shard
+        try:
+            run_jobs(jobs, work, self._shard_done, pool, self._progress.stop)
+        finally:
+            if own:
+                pool.shutdown()
+        order = {shard.name: i for i, shard in enumerate(self._shards)}
+        self.result.shards.sort(key=order.__getitem__)
+        self.result.proved_shards.sort(key=order.__getitem__)
+
+    def _write_here(self, job: ShardJob) -> int:
+        return write_shard(job, self._progress.advance)
+
+    def _shard_done(self, job: ShardJob, unreported: int) -> None:
+        self._progress.advance(unreported)
+        self._note(job.shard)
+
+    def _finish(self) -> None:
+        """Write everything beside the shards, and take the journal away: the checkpoint is complete."""
+        for file in self._side_files:
+            file.write(self._folder, self._progress, self._journal)
+            self.result.other_files.append(file.name)
+        self._journal.close()
+
+
+def write_shard(job: ShardJob, on_bytes: Callable[[int], None] | None = None) -> int:
+    """Write one dense shard under its name, complete and synced; the bytes that `on_bytes` was not told of.
+
+    Raises:
+        CheckpointError: the source is broken, or what was written is not the original.
+        EnvironmentFault: the system cannot read or write, or the source changed meanwhile.
+    """
+    shard = job.shard
+    hashing = Hashing() if shard.sha256 else None
+    with Readers() as readers, job.destination.create(shard.name) as file:
+        decoded = job.decoder.decode(readers.streams(plane).require_decodable() for plane in shard.planes)
+        parts = shard_parts(shard, (d.scales for d in decoded))
+        write_parts(file, parts, readers, hashing, on_bytes or (lambda _: None), job.drop_cache)
+        sha256 = hashing.hexdigest() if hashing else None
+        if sha256 != shard.sha256:
+            raise CheckpointError(
+                f"{shard.name}: the rebuilt shard's SHA-256 is {sha256}, the original's is {shard.sha256}: not written"
+            )
+        file.on_complete = lambda: job.journal.finish(shard.name, Record(shard.size, sha256))
+    return 0 if on_bytes else shard.size
 
 
 def _refuse_broken(checkpoint: Checkpoint) -> None:
@@ -78,32 +242,8 @@ def _refuse_broken(checkpoint: Checkpoint) -> None:
     if found:
         more = f" (and {len(found) - 1} more problems; csf-tool verify lists them)" if len(found) > 1 else ""
         raise CheckpointError(f"{checkpoint.path}: not expanded: {found[0]}{more}")
-
-
-def _left_behind(result: Expanded, destination: Path) -> str:
-    if not result.shards:
-        return ""
-    return f" [{destination} holds {len(result.shards)} finished shards and no index: remove it before trying again]"
-
-
-def _write_shard(shard: DenseShard, folder: Destination, decoder: Decoder, progress: Progress) -> None:
-    hasher = hashlib.sha256() if shard.sha256 else None
-    with Readers() as readers, folder.create(shard.name) as file:
-        decoded = decoder.decode(_checked(readers, shard.planes))
-        for piece in shard_bytes(shard, readers, (d.scales for d in decoded)):
-            file.write(piece)
-            if hasher:
-                hasher.update(piece)
-            progress.advance(len(piece))
-        if hasher and hasher.hexdigest() != shard.sha256:
-            raise CheckpointError(
-                f"{shard.name}: the rebuilt shard's SHA-256 is {hasher.hexdigest()}, the original's is {shard.sha256}: "
-                "not written"
-            )
-
-
-def _checked(readers: Readers, planes: Iterable[Plane]) -> Iterator[PlaneStreams]:
-    return (readers.streams(plane).require_decodable() for plane in planes)
+    if not checkpoint.planes:
+        raise UsageError(f"{checkpoint.path}: holds no CSF planes: nothing to expand ({checkpoint.kind})")
 
 
 def _side_files(checkpoint: Checkpoint, shards: list[DenseShard]) -> list[SideFile]:

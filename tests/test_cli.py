@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,18 +31,18 @@ RUNS = {
     "stats-incomplete": "stats incomplete",
     "stats-nothing": "stats nowhere",
     "stats-not-a-checkpoint": "stats .",
-    "verify-hf": "verify nvfp4-csf-hf",
-    "verify-hf-against": "verify nvfp4-csf-hf --against nvfp4-dense",
-    "verify-container": "verify mxfp4-csf-container",
-    "verify-container-json": "verify mxfp4-csf-container --json",
-    "verify-damaged": "verify damaged --against nvfp4-dense",
-    "verify-damaged-json": "verify damaged --against nvfp4-dense --json",
-    "expand-hf": "expand nvfp4-csf-hf out",
-    "expand-container": "expand mxfp4-csf-container out",
-    "expand-container-json": "expand mxfp4-csf-container out --json",
-    "expand-dense": "expand nvfp4-dense out",
-    "expand-not-empty": "expand nvfp4-csf-hf nvfp4-dense",
-    "expand-incomplete": "expand incomplete out",
+    "verify-hf": "verify nvfp4-csf-hf --device cpu",
+    "verify-hf-against": "verify nvfp4-csf-hf --against nvfp4-dense --device cpu",
+    "verify-container": "verify mxfp4-csf-container --device cpu",
+    "verify-container-json": "verify mxfp4-csf-container --json --device cpu",
+    "verify-damaged": "verify damaged --against nvfp4-dense --device cpu",
+    "verify-damaged-json": "verify damaged --against nvfp4-dense --json --device cpu",
+    "expand-hf": "expand nvfp4-csf-hf out --device cpu",
+    "expand-container": "expand mxfp4-csf-container out --device cpu",
+    "expand-container-json": "expand mxfp4-csf-container out --json --device cpu",
+    "expand-dense": "expand nvfp4-dense out --device cpu",
+    "expand-not-empty": "expand nvfp4-csf-hf nvfp4-dense --device cpu",
+    "expand-incomplete": "expand incomplete out --device cpu",
     "compress-hf": "compress nvfp4-dense out",
     "compress-hf-json": "compress nvfp4-dense out --json",
     "compress-excluded": "compress nvfp4-dense out --to container --exclude *.layers.1.*",
@@ -164,23 +163,25 @@ def test_no_permission_is_not_the_checkpoints_fault(here: Path, monkeypatch: pyt
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_interrupted_is_130_and_leaves_no_file(here: Path) -> None:
-    code = (
-        "import sys, time, csf_tool.expand, csf_tool.cli\n"
-        "def stuck(*_): print('ready', flush=True); time.sleep(60)\n"
-        "csf_tool.expand.shard_bytes = stuck\n"
-        "sys.argv = ['csf-tool', 'expand', 'nvfp4-csf-hf', 'out']\n"
-        "csf_tool.cli.main()\n"
-    )
+    code = """
+import sys, time, csf_tool.checkpoint.writer as writer, csf_tool.cli
+def slowly(self, reader, begin, end, on_bytes):
+    print("ready", flush=True)
+    time.sleep(0.2)
+    on_bytes(end - begin)
+writer.NewFile.copy = slowly
+sys.argv = ["csf-tool", "expand", "nvfp4-csf-hf", "out", "--device", "cpu"]
+csf_tool.cli.main()
+"""
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=here
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
-    assert (process.returncode, stderr) == (130, "csf-tool: interrupted\n")
-    assert list((here / "out").iterdir()) == []
+    assert (process.returncode, stderr) == (130, "csf-tool: interrupted; the same command goes on from there\n")
+    assert [p.name for p in (here / "out").iterdir()] == [".csf-tool"]
 
 
 def test_a_closed_pipe_is_no_error(here: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
-from csf_tool.compress import Compressed, compress
+from csf_tool.compress import Compressed, CompressOptions, compress
 from csf_tool.decoder import NumpyDecoder
 from csf_tool.encoder import NumpyEncoder
 from csf_tool.errors import CheckpointError, UsageError
@@ -34,10 +34,8 @@ def run(
     rules: Rules | None = None,
     origin: StatedOrigin | None = None,
 ) -> Compressed:
-    stated = origin or StatedOrigin()
-    return compress(
-        open_checkpoint(source), to, layout, rules or Rules(), stated, NumpyEncoder(), NumpyDecoder(), Silent()
-    )
+    options = CompressOptions(layout, rules or Rules(), origin or StatedOrigin(), jobs=2)
+    return compress(open_checkpoint(source), to, options, NumpyEncoder(), NumpyDecoder(), Silent())
 
 
 def tree(folder: Path) -> dict[str, bytes]:

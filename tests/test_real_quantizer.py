@@ -16,15 +16,13 @@ from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from safetensors.torch import load_file, save_file
 
-from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
-from csf_tool.compress import compress
+from csf_tool.compress import CompressOptions, compress
 from csf_tool.decoder import NumpyDecoder
 from csf_tool.encoder import NumpyEncoder
 from csf_tool.expand import expand
 from csf_tool.progress import Silent
-from csf_tool.selection import Rules
 from csf_tool.verify import verify
 
 LAYERS = 3
@@ -82,16 +80,8 @@ def test_the_library_dequantises_the_expanded_checkpoint_to_the_same_weights(
 ) -> None:
     fmt, folder = dense
     layout = Layout.HF if fmt == "NVFP4" else Layout.CONTAINER
-    done = compress(
-        open_checkpoint(folder),
-        tmp_path / "csf",
-        layout,
-        Rules(),
-        StatedOrigin(),
-        NumpyEncoder(),
-        NumpyDecoder(),
-        Silent(),
-    )
+    options = CompressOptions(layout)
+    done = compress(open_checkpoint(folder), tmp_path / "csf", options, NumpyEncoder(), NumpyDecoder(), Silent())
     assert (done.planes, done.left) == (2 * LAYERS, [])
     assert done.csf_bytes < done.dense_bytes
     assert verify(open_checkpoint(tmp_path / "csf"), open_checkpoint(folder), NumpyDecoder(), Silent()).ok

@@ -160,7 +160,7 @@ def _read_rows(container: Container) -> None:
         return
     for entry in shards:
         try:
-            row = _row(entry, MANIFEST)
+            row = read_row(entry, MANIFEST)
         except CheckpointError as error:
             container.error(MANIFEST, str(error))
             continue
@@ -174,7 +174,12 @@ def _read_rows(container: Container) -> None:
             container.warn(MANIFEST, f"does not give {key} of {count(lacking, 'shard')}")
 
 
-def _row(entry: Any, where: str) -> ShardRow:
+def read_row(entry: Any, where: str) -> ShardRow:
+    """The row of a shard, from a manifest or a receipt.
+
+    Raises:
+        CheckpointError: a field is not what it should be.
+    """
     if not isinstance(entry, dict):
         raise CheckpointError("a shard's row is not an object")
     name = entry.get("file")
@@ -268,7 +273,7 @@ def _read_receipts(container: Container) -> None:
 def _receipt(document: Any, row: ShardRow) -> Receipt:
     if not isinstance(document, dict):
         raise CheckpointError("not a JSON object")
-    own = _row(document, RECEIPTS)
+    own = read_row(document, RECEIPTS)
     for f in fields(own):
         mine, theirs = getattr(own, f.name), getattr(row, f.name)
         if mine != theirs:

@@ -21,6 +21,15 @@ _CSF_METADATA_KEYS = ("schema", "codec")
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes `begin` to `end` of a stored shard, to be taken as they are."""
+
+    shard: Shard
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class DenseTensor:
     """A tensor of the dense checkpoint, and what gives its bytes: stored data as they are, or a plane to decode."""
 
@@ -143,35 +152,40 @@ def _own_shard(checkpoint: Checkpoint, shard: Shard, tensors: list[DenseTensor])
     return DenseShard(name, header, tensors, None)
 
 
-def shard_bytes(shard: DenseShard, readers: Readers, scales: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview]:
-    """The bytes of a dense shard, header included, in pieces of bounded size; each is valid until the next.
+def shard_parts(shard: DenseShard, scales: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview | Range]:
+    """A dense shard, header included, as bytes and as ranges of stored files, in order.
 
     `scales` gives the dense scales of `shard.planes`, in that order. Stored ranges that follow one another
-    in the same file are read together.
+    in the same file are one.
     """
     yield memoryview(shard.header)
     for part in merge_ranges(tensor.source for tensor in shard.tensors):
-        if isinstance(part, Plane):
-            yield next(scales).data.cast("B")
+        yield next(scales).data.cast("B") if isinstance(part, Plane) else part
+
+
+def shard_bytes(shard: DenseShard, readers: Readers, scales: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview]:
+    """The bytes of a dense shard in pieces of bounded size; each is valid until the next but one."""
+    for part in shard_parts(shard, scales):
+        if isinstance(part, Range):
+            yield from readers[part.shard].chunks(part.begin, part.end)
         else:
-            source, begin, end = part
-            yield from readers[source].chunks(begin, end)
+            yield part
 
 
-def merge_ranges(sources: Iterable[Located | P]) -> Iterator[tuple[Shard, int, int] | P]:
-    """Stored ranges as (shard, begin, end), neighbours joined; planes, of whichever kind, as they are."""
-    pending: tuple[Shard, int, int] | None = None
+def merge_ranges(sources: Iterable[Located | P]) -> Iterator[Range | P]:
+    """Stored ranges, neighbours joined; planes, of whichever kind, as they are."""
+    pending: Range | None = None
     for source in sources:
         if isinstance(source, Located):
             shard, tensor = source.shard, source.tensor
-            if pending and pending[0] is shard and pending[2] == tensor.begin:
-                pending = (shard, pending[1], tensor.end)
+            if pending and pending.shard is shard and pending.end == tensor.begin:
+                pending = Range(shard, pending.begin, tensor.end)
                 continue
         if pending:
             yield pending
         pending = None
         if isinstance(source, Located):
-            pending = (source.shard, source.tensor.begin, source.tensor.end)
+            pending = Range(source.shard, source.tensor.begin, source.tensor.end)
         else:
             yield source
     if pending:

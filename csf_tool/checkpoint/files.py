@@ -5,14 +5,15 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from csf_tool.errors import CheckpointError, EnvironmentFault
 
-CHUNK_BYTES = 16 << 20
-"""Largest single read or write. macOS refuses calls of 2 GiB; users chose 16 MiB for network mounts."""
+CHUNK_BYTES = 8 << 20
+"""Largest single read or write. macOS refuses calls of 2 GiB, and two such buffers a job must stay small."""
 
 MAX_JSON_BYTES = 512 << 20
 """Largest index, manifest, contract, receipt or config that is read. The largest real ones are 20 MB."""
@@ -21,6 +22,15 @@ _NO_SUCH_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 """What the system answers to names that lead to no file: the checkpoint's fault, not the machine's."""
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def drop_cache(fd: int, begin: int, end: int) -> None:
+    """Tell the system that a range of a file will not be needed again: clean pages go, dirty ones are written out.
+
+    A run over 100 GB must not push a running server's memory out, least of all where CPU and GPU share it.
+    """
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_DONTNEED)
 
 
 class RandomReader:
@@ -47,6 +57,15 @@ class RandomReader:
         """Close the file."""
         self._file.close()
 
+    def _seek(self, begin: int) -> None:
+        """Go to an offset that a header gave: it may be past what any file can have, which systems refuse."""
+        try:
+            self._file.seek(begin)
+        except (OverflowError, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise
+            raise CheckpointError(f"{self.name}: has no byte {begin}") from error
+
     def read_into(self, view: memoryview, begin: int) -> None:
         """Fill `view` with the bytes from offset `begin`.
 
@@ -56,7 +75,7 @@ class RandomReader:
         """
         done = 0
         try:
-            self._file.seek(begin)
+            self._seek(begin)
             while done < len(view):
                 got = self._file.readinto(view[done : done + CHUNK_BYTES])  # type: ignore[attr-defined]
                 if not got:
@@ -75,13 +94,22 @@ class RandomReader:
         return data
 
     def chunks(self, begin: int, end: int) -> Iterator[memoryview]:
-        """The same bytes in pieces of at most CHUNK_BYTES; each piece is valid until the next is asked for."""
-        buffer = memoryview(bytearray(min(CHUNK_BYTES, end - begin)))
+        """The same bytes in pieces of at most CHUNK_BYTES; each piece is valid until the next but one is asked for."""
+        size = min(CHUNK_BYTES, end - begin)
+        buffers = cycle([memoryview(bytearray(size)), memoryview(bytearray(size if size < end - begin else 0))])
         while begin < end:
-            piece = buffer[: min(len(buffer), end - begin)]
+            piece = next(buffers)[: min(size, end - begin)]
             self.read_into(piece, begin)
             yield piece
             begin += len(piece)
+
+    def fileno(self) -> int:
+        """The descriptor, for the system's own copying."""
+        return self._file.fileno()
+
+    def forget(self, begin: int, end: int) -> None:
+        """Let the page cache drop what was read, where the system can be told so."""
+        drop_cache(self.fileno(), begin, end)
 
 
 def reading_fault(name: str, error: OSError) -> CheckpointError | EnvironmentFault:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from csf_tool.checkpoint.container import METADATA, Container
+from csf_tool.checkpoint.container import METADATA, RECEIPTS, Container
 from csf_tool.checkpoint.files import RandomReader
 from csf_tool.checkpoint.model import Checkpoint
 
@@ -69,9 +69,10 @@ def download_commits(checkpoint: Checkpoint) -> dict[str, list[str]]:
 
 
 def _files(checkpoint: Checkpoint) -> Iterable[Path]:
-    """The checkpoint's shards, and the JSON and other small files at its root and in metadata/."""
+    """The checkpoint's shards, and the JSON and other small files at its root, in metadata/ and in receipts/."""
     seen = {shard.path for shard in checkpoint.shards}
-    folders = [checkpoint.root, checkpoint.root / METADATA] if checkpoint.path.is_dir() else []
+    root = checkpoint.root
+    folders = [root, root / METADATA, root / RECEIPTS] if checkpoint.path.is_dir() else []
     others = {p for folder in folders if folder.is_dir() for p in folder.iterdir() if p.is_file()}
     return sorted(seen | others)
 

@@ -127,7 +127,7 @@ def parse_header(raw: bytes, name: str, file_size: int | None) -> Header:
         else:
             tensors.append(tensor)
     tensors.sort(key=lambda t: (t.begin, t.end))
-    faults += _coverage_faults(tensors, start, complete=not faults)
+    faults += _coverage_faults(tensors, start, complete=len(tensors) == len(document))
     if file_size is not None:
         faults += _size_faults(tensors, start, file_size)
     return Header(start, metadata, {t.name: t for t in tensors}, faults)

@@ -1,6 +1,7 @@
 """open_checkpoint: recognise what a path is, read every header once, and cross-check names in every direction."""
 
 import gc
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from csf_tool.checkpoint.hashes import DOWNLOAD_METADATA
 from csf_tool.checkpoint.headers import read_header
 from csf_tool.checkpoint.index import find_index, read_index
 from csf_tool.checkpoint.model import Checkpoint, Layout, Located, Shard
-from csf_tool.checkpoint.names import module_of
+from csf_tool.checkpoint.names import module_of, parse_stream_name
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes, stream_names
 from csf_tool.checkpoint.problems import Problem, Severity, errors
 from csf_tool.codec.formats import FORMATS
@@ -79,6 +80,7 @@ def _open_folder(path: Path, *, follow: bool = True) -> Checkpoint:
             if not index_name and not stray:
                 raise
         else:
+            container.problems += _mixed_index(path, index_name) if index_name else []
             return open_container(path, container, stray)
     # Before the index: a serving directory has a copy of the source's, whose shards lie elsewhere.
     if not stray and (served := _serving_root(path)):
@@ -88,6 +90,18 @@ def _open_folder(path: Path, *, follow: bool = True) -> Checkpoint:
     if index_name or stray:
         return _open_hf(path, index_name, stray)
     raise _not_a_checkpoint(path)
+
+
+def _mixed_index(path: Path, index_name: str) -> list[Problem]:
+    """A container may have a copy of the source's index at its root; one that lists streams is the other layout's."""
+    try:
+        names = read_index(path, index_name).weight_map
+    except CheckpointError as error:
+        return [Problem(index_name, "", str(error).removeprefix(f"{index_name}: "))]
+    if not any(map(parse_stream_name, names)):
+        return []
+    text = f"lists CSF streams beside {MANIFEST}: a container and a Hugging Face checkpoint in one folder?"
+    return [Problem(index_name, "", text)]
 
 
 def _shard_files(folder: Path) -> list[str]:
@@ -158,10 +172,10 @@ def _read_shards(checkpoint: Checkpoint, names: list[str]) -> None:
 def _read_shard(root: Path, name: str, problems: list[Problem]) -> Shard:
     path = root / name
     with RandomReader(path, name) as reader:
-        nbytes = path.stat().st_size
-        header = read_header(reader, nbytes)
+        status = os.fstat(reader.fileno())
+        header = read_header(reader, status.st_size)
     problems += [Problem(name, fault.tensor, fault.problem) for fault in header.faults]
-    return Shard(name, path, nbytes, header)
+    return Shard(name, path, status.st_size, status.st_mtime_ns, header)
 
 
 def _finish(checkpoint: Checkpoint) -> Checkpoint:
@@ -288,7 +302,7 @@ def _serving_root(path: Path) -> Path | None:
         found = quantization_config(load_json(path / CONFIG_FILES[0], CONFIG_FILES[0]))
     except CheckpointError:
         return None  # none, or none that could be read
-    if found.get("quant_method") not in {fmt.serving_method for fmt in FORMATS}:
+    if found.get("quant_method") not in [fmt.serving_method for fmt in FORMATS]:
         return None
     root = found.get(SERVING_KEY)
     served = (path / root).resolve() if isinstance(root, str) and "\0" not in root else None

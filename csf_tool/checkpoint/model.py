@@ -36,6 +36,7 @@ class Shard:
     name: str
     path: Path
     size: int
+    mtime_ns: int
     header: Header
 
     @property

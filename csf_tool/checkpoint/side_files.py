@@ -8,6 +8,7 @@ from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, VERIFICATION
 from csf_tool.checkpoint.files import RandomReader, relative_files
 from csf_tool.checkpoint.index import INDEX_SUFFIX
+from csf_tool.checkpoint.journal import Journal, Record
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.writer import Destination
 from csf_tool.progress import Progress
@@ -29,9 +30,13 @@ class SideFile:
         """Bytes to write."""
         return self.path.stat().st_size if self.content is None else len(self.content)
 
-    def write(self, folder: Destination, progress: Progress, prefix: str = "") -> None:
-        """Write it into `folder`, under `prefix`; links become ordinary files."""
-        with folder.create(prefix + self.name) as new:
+    def write(self, folder: Destination, progress: Progress, journal: Journal, prefix: str = "") -> None:
+        """Write it into `folder`, under `prefix`, unless an earlier run has; links become ordinary files."""
+        name = prefix + self.name
+        if journal.finished(name):
+            return
+        with folder.create(name) as new:
+            new.on_complete = lambda: journal.finish(name, Record(self.size))
             if self.content is not None:
                 new.write(self.content)
             else:

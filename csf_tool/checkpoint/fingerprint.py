@@ -1,0 +1,42 @@
+"""Knowing a source again: the string by which a journal tells checkpoints apart, and whether a shard has changed."""
+
+import hashlib
+
+from csf_tool.checkpoint.model import Checkpoint, Shard
+from csf_tool.checkpoint.side_files import config_files, model_root
+from csf_tool.errors import EnvironmentFault
+
+
+def fingerprint(checkpoint: Checkpoint) -> str:
+    """SHA-256 over the names, sizes and times of the shards, and the bytes of manifest, configs and index.
+
+    It reads no tensor data, so two revisions that differ in data alone are told apart by the files' times.
+    """
+    hasher = hashlib.sha256()
+    for shard in checkpoint.shards:
+        hasher.update(f"{shard.name}\0{shard.size}\0{shard.mtime_ns}\0".encode())
+    documents = [file.path for file in config_files(checkpoint)]
+    if checkpoint.container:
+        documents.append(checkpoint.root / "manifest.json")
+    if checkpoint.index:
+        documents.append(model_root(checkpoint) / checkpoint.index.name)
+    for path in documents:
+        hasher.update(path.read_bytes() + b"\0")
+    return hasher.hexdigest()
+
+
+def require_unchanged(shard: Shard) -> None:
+    """Check that a shard is still the file whose header was read.
+
+    Raises:
+        EnvironmentFault: it is gone, or its size or time is another.
+    """
+    try:
+        now = shard.path.stat()
+    except OSError as error:
+        raise EnvironmentFault(f"{shard.name}: disappeared while it was read: {error.strerror}") from error
+    if (now.st_size, now.st_mtime_ns) != (shard.size, shard.mtime_ns):
+        raise EnvironmentFault(
+            f"{shard.name}: changed while it was read ({shard.size} bytes then, {now.st_size} now): "
+            "let whatever writes it finish, and start again"
+        )

@@ -1,0 +1,180 @@
+"""The shards of a CSF checkpoint to be: their headers, and writing one from its dense shard."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from csf_tool.checkpoint import container_documents as documents
+from csf_tool.checkpoint.container import RECEIPTS, TENSORS, ScaleReceipt, ShardRow
+from csf_tool.checkpoint.dense import Range, merge_ranges
+from csf_tool.checkpoint.headers import render_header
+from csf_tool.checkpoint.journal import Journal, Record
+from csf_tool.checkpoint.model import DensePlane, Layout, Located, Shard
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.checkpoint.writer import Destination, render_json
+from csf_tool.codec.formats import MXFP4, SLAB_ROWS, CsfFormat
+from csf_tool.encoder import Encoder, PlaneScales
+from csf_tool.errors import CheckpointError
+from csf_tool.selection import csf_bytes
+from csf_tool.shard_writer import Hashing, write_parts
+
+
+@dataclass(frozen=True)
+class CsfShard:
+    """A shard to write: complete header, then stored ranges as they are and planes as their streams."""
+
+    source: Shard
+    name: str
+    header: bytes
+    sources: list[Located | DensePlane]
+    exceptions: dict[str, int]
+    size: int
+
+    @property
+    def planes(self) -> list[DensePlane]:
+        """The planes to encode for it, in order."""
+        return [source for source in self.sources if isinstance(source, DensePlane)]
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of its tensors."""
+        return self.size - len(self.header)
+
+
+def csf_shard(
+    shard: Shard, chosen: dict[str, DensePlane], exceptions: dict[str, int], layout: Layout, fmt: CsfFormat
+) -> CsfShard:
+    """What becomes of a dense shard: `chosen` planes, with so many exceptions each, turn into streams."""
+    entries: list[tuple[str, str, tuple[int, ...], int]] = []
+    sources: list[Located | DensePlane] = []
+    for tensor in shard.header:
+        if plane := chosen.get(tensor.name):
+            entries += _stream_entries(plane, exceptions[plane.name])
+            sources.append(plane)
+        else:
+            entries.append((tensor.name, tensor.dtype, tensor.shape, tensor.nbytes))
+            sources.append(Located(shard, tensor))
+    metadata = dict(shard.header.metadata) or {"format": "pt"}
+    if layout is Layout.CONTAINER:
+        metadata |= {"schema": fmt.schema, "codec": fmt.codec}
+    header = render_header(metadata, entries)
+    name = f"{TENSORS}/{shard.name}" if layout is Layout.CONTAINER else shard.name
+    size = len(header) + sum(nbytes for *_, nbytes in entries)
+    return CsfShard(shard, name, header, sources, exceptions, size)
+
+
+def _stream_entries(plane: DensePlane, exceptions: int) -> list[tuple[str, str, tuple[int, ...], int]]:
+    """The header entries of a plane's streams: NVFP4 writers store the fixed stream 2-D, MXFP4 writers 1-D."""
+    fmt = plane.fmt
+    nbytes = fmt.fixed_bytes(plane.rows, plane.cols)
+    shape = (nbytes,) if fmt is MXFP4 else (plane.rows // SLAB_ROWS, fmt.slab_bytes(plane.cols))
+    return [
+        (plane.name + fmt.fixed_suffix, "U8", shape, nbytes),
+        (plane.name + fmt.exceptions_suffix, "U32", (exceptions,), csf_bytes(plane, exceptions) - nbytes),
+    ]
+
+
+def read_scales(readers: Readers, planes: Iterable[DensePlane]) -> Iterator[PlaneScales]:
+    """Read the scales of each plane."""
+    for plane in planes:
+        tensor = plane.scale.tensor
+        data = readers[plane.scale.shard].read(tensor.begin, tensor.end)
+        yield PlaneScales(plane, np.frombuffer(data, np.uint8).reshape(plane.rows, plane.cols))
+
+
+@dataclass(frozen=True)
+class CsfShardJob:
+    """What a job needs to write one shard. With `with_receipt` its receipt is written, too."""
+
+    shard: CsfShard
+    destination: Destination
+    journal: Journal
+    encoder: Encoder
+    with_receipt: bool
+    drop_cache: bool
+
+
+def write_csf_shard(job: CsfShardJob, on_bytes: Callable[[int], None]) -> None:
+    """Write one shard under its name, complete and synced, its receipt first.
+
+    Raises:
+        CheckpointError: the source cannot be read, or gave other scales than when they were measured.
+        EnvironmentFault: the system cannot read or write, or the source changed meanwhile.
+    """
+    shard = job.shard
+    with Readers() as readers, job.destination.create(shard.name) as file:
+        receipt = _Receipt(shard, readers) if job.with_receipt else None
+        hashing = Hashing() if receipt else None
+        parts = _parts(shard, readers, job.encoder, receipt)
+        write_parts(file, parts, readers, hashing, on_bytes, job.drop_cache)
+        record = Record(shard.size, hashing.hexdigest() if hashing else None)
+
+        def complete() -> None:
+            if receipt and record.sha256:
+                name = f"{RECEIPTS}/{shard.source.name}.json"
+                job.journal.forget(name)  # of an attempt that was interrupted between receipt and shard
+                job.destination.write(name, render_json(receipt.document(record.sha256)))
+            job.journal.finish(shard.name, record)
+
+        file.on_complete = complete
+
+
+def _parts(
+    shard: CsfShard, readers: Readers, encoder: Encoder, receipt: "_Receipt | None"
+) -> Iterator[memoryview | Range]:
+    """The shard's bytes and ranges in order; `receipt` sees the source's bytes in their own order as they pass."""
+    yield memoryview(shard.header)
+    encoded = encoder.encode(read_scales(readers, shard.planes))
+    for part in merge_ranges(shard.sources):
+        if isinstance(part, Range):
+            if receipt is None:
+                yield part
+            else:
+                yield from receipt.pass_by(readers[part.shard].chunks(part.begin, part.end))
+            continue
+        streams = next(encoded)
+        if len(streams.exceptions) != shard.exceptions[part.name]:
+            raise CheckpointError(f"{shard.source.name}: {part.name} changed while it was being compressed")
+        if receipt:
+            receipt.pass_scales(part, streams.scales.data.cast("B"))
+        yield streams.fixed.data.cast("B")
+        yield memoryview(streams.exceptions.tobytes())
+
+
+class _Receipt:
+    """Gathers what a receipt states while the source's bytes pass."""
+
+    def __init__(self, shard: CsfShard, readers: Readers) -> None:
+        self._shard = shard
+        self._header = bytes(readers[shard.source].read(0, shard.source.header.data_start))
+        self._source = hashlib.sha256(self._header)
+        self._scales: list[ScaleReceipt] = []
+
+    def pass_by(self, pieces: Iterator[memoryview]) -> Iterator[memoryview]:
+        """Give the pieces on, having seen them."""
+        for piece in pieces:
+            self._source.update(piece)
+            yield piece
+
+    def pass_scales(self, plane: DensePlane, data: memoryview) -> None:
+        """See the dense scales of a plane."""
+        self._source.update(data)
+        fixed = plane.fmt.fixed_bytes(plane.rows, plane.cols)
+        receipt = ScaleReceipt(
+            name=plane.name,
+            dtype=plane.scale.tensor.dtype,
+            shape=(plane.rows, plane.cols),
+            fixed_bytes=fixed,
+            exception_bytes=csf_bytes(plane, self._shard.exceptions[plane.name]) - fixed,
+            source_bytes=plane.dense_bytes,
+            source_sha256=hashlib.sha256(data).hexdigest(),
+        )
+        self._scales.append(receipt)
+
+    def document(self, target_sha256: str) -> dict[str, object]:
+        """The receipt, once all has passed and the stored shard's hash is known."""
+        source = self._shard.source
+        row = ShardRow(source.name, self._shard.size, target_sha256, source.size, self._source.hexdigest())
+        return documents.receipt(row, self._header, self._scales)

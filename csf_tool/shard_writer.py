@@ -1,0 +1,97 @@
+"""Writing one shard from parts: new bytes, and ranges of stored files that the kernel may copy."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+
+from csf_tool.checkpoint.dense import Range
+from csf_tool.checkpoint.fingerprint import require_unchanged
+from csf_tool.checkpoint.model import Shard
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.checkpoint.writer import NewFile
+from csf_tool.errors import CheckpointError
+
+_FORGET_BYTES = 64 << 20
+"""How much is read and written between two hints to the page cache."""
+
+OnBytes = Callable[[int], None]
+
+
+class Hashing:
+    """SHA-256 of bytes as they pass, computed beside the reading of the next ones.
+
+    A piece must stay as it is until the next but one is given, as `RandomReader.chunks` keeps it.
+    """
+
+    def __init__(self) -> None:
+        self._hasher = hashlib.sha256()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="csf-tool-hash")
+        self._last = self._thread.submit(lambda: None)
+
+    def update(self, data: memoryview) -> None:
+        """Take in the next bytes."""
+        self._last.result()
+        self._last = self._thread.submit(self._hasher.update, data)
+
+    def hexdigest(self) -> str:
+        """The digest of all bytes given; nothing can follow."""
+        wait_for([self._last])
+        self._thread.shutdown()
+        return self._hasher.hexdigest()
+
+
+def write_parts(
+    file: NewFile,
+    parts: Iterable[memoryview | Range],
+    readers: Readers,
+    hashing: Hashing | None,
+    on_bytes: OnBytes,
+    drop_cache: bool,
+) -> None:
+    """Append `parts` to `file`, in pieces of bounded size.
+
+    With `hashing` every byte passes through it; without, stored ranges are copied by the kernel.
+
+    Raises:
+        CheckpointError: a stored range cannot be read.
+        EnvironmentFault: the system cannot read or write, or a source changed meanwhile.
+    """
+    sources: dict[str, Shard] = {}
+    since = 0
+    try:
+        for part in parts:
+            if isinstance(part, Range):
+                sources[part.shard.name] = part.shard
+                since += part.end - part.begin
+            if isinstance(part, Range) and hashing is None:
+                file.copy(readers[part.shard], part.begin, part.end, on_bytes)
+            else:
+                _write_hashed(file, part, readers, hashing, on_bytes)
+            if drop_cache and since >= _FORGET_BYTES:
+                _forget(file, readers, sources)
+                since = 0
+    except CheckpointError:
+        for source in sources.values():
+            require_unchanged(source)  # a shard that changes under us is not the checkpoint's fault
+        raise
+    for source in sources.values():
+        require_unchanged(source)
+    if drop_cache:
+        _forget(file, readers, sources)
+
+
+def _write_hashed(
+    file: NewFile, part: memoryview | Range, readers: Readers, hashing: Hashing | None, on_bytes: OnBytes
+) -> None:
+    for piece in readers[part.shard].chunks(part.begin, part.end) if isinstance(part, Range) else (part,):
+        file.write(piece)
+        if hashing:
+            hashing.update(piece)
+        on_bytes(len(piece))
+
+
+def _forget(file: NewFile, readers: Readers, sources: dict[str, Shard]) -> None:
+    file.forget()
+    for source in sources.values():
+        readers[source].forget(0, source.size)

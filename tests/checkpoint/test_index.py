@@ -1,0 +1,97 @@
+"""The index: which shard holds which tensor."""
+
+from pathlib import Path
+
+import pytest
+
+from csf_tool.checkpoint.index import find_index, read_index
+from csf_tool.errors import CheckpointError
+from tests.building import LFS_POINTER, write_json
+
+NAME = "model.safetensors.index.json"
+
+
+def test_an_index_with_shards_in_folders(tmp_path: Path) -> None:
+    document = {"metadata": {"total_size": 7}, "weight_map": {"a": "tensors/model-00001-of-00002.safetensors"}}
+    index = read_index(write_json(tmp_path / NAME, document).parent, NAME)
+    assert index.weight_map == {"a": "tensors/model-00001-of-00002.safetensors"}
+    assert index.total_size == 7
+    assert index.document == document
+
+
+@pytest.mark.parametrize("metadata", [None, [], {}, {"total_size": None}])
+def test_an_index_without_a_total_size(tmp_path: Path, metadata: object) -> None:
+    write_json(tmp_path / NAME, {"metadata": metadata, "weight_map": {}})
+    assert read_index(tmp_path, NAME).total_size is None
+
+
+HOSTILE = [
+    "../outside.safetensors",
+    "tensors/../../outside.safetensors",
+    "/etc/passwd",
+    "C:\\x.safetensors",
+    "C:x.safetensors",
+    "c:/x.safetensors",
+    "tensors\\x.safetensors",
+    "\\\\server\\share\\x.safetensors",
+    "./x.safetensors",
+    "a//x.safetensors",
+    "tensors/",
+    "",
+    ".",
+    "..",
+    "x\0.safetensors",
+    "x\n.safetensors",
+    "x\x1b[2J.safetensors",
+]
+
+
+@pytest.mark.parametrize("shard", HOSTILE)
+def test_a_shard_path_that_leaves_the_folder_is_refused(tmp_path: Path, shard: str) -> None:
+    write_json(tmp_path / NAME, {"weight_map": {"a": "ok.safetensors", "b": shard}})
+    with pytest.raises(CheckpointError, match="leaves the checkpoint's folder or is not a plain path"):
+        read_index(tmp_path, NAME)
+
+
+@pytest.mark.parametrize("shard", ["x.safetensors", "a/b/c.safetensors", "..x.safetensors", "a..b/x", "é.safetensors"])
+def test_plain_paths_are_taken(tmp_path: Path, shard: str) -> None:
+    write_json(tmp_path / NAME, {"weight_map": {"a": shard}})
+    assert read_index(tmp_path, NAME).weight_map == {"a": shard}
+
+
+@pytest.mark.parametrize("document", [[], "x", {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": None}])
+def test_what_is_no_index(tmp_path: Path, document: object) -> None:
+    write_json(tmp_path / NAME, document)
+    with pytest.raises(CheckpointError, match="weight_map is not a map of tensor name to shard file"):
+        read_index(tmp_path, NAME)
+
+
+def test_an_lfs_pointer_instead_of_the_index(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(LFS_POINTER)
+    with pytest.raises(CheckpointError, match=r"^model\.safetensors\.index\.json: is a git-LFS pointer"):
+        read_index(tmp_path, NAME)
+
+
+def test_a_name_that_stands_twice_in_the_index(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text('{"weight_map": {"a": "1.safetensors", "a": "2.safetensors"}}')
+    with pytest.raises(CheckpointError, match="key 'a' stands twice"):
+        read_index(tmp_path, NAME)
+
+
+def test_the_usual_index_is_preferred(tmp_path: Path) -> None:
+    write_json(tmp_path / "adapter.safetensors.index.json", {})
+    assert find_index(tmp_path) == "adapter.safetensors.index.json"
+    write_json(tmp_path / NAME, {})
+    assert find_index(tmp_path) == NAME
+
+
+def test_a_dangling_link_is_an_index_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / NAME).symlink_to(tmp_path / "gone")
+    assert find_index(tmp_path) == NAME
+    with pytest.raises(CheckpointError, match="not there"):
+        read_index(tmp_path, NAME)
+
+
+def test_a_folder_without_an_index(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert find_index(tmp_path) is None
