@@ -186,6 +186,8 @@ def verify(
     cross_check: Annotated[
         CrossCheckBy, typer.Option(help="Planes decoded on a GPU to be compared with the CPU's decode.")
     ] = CrossCheckBy.ALL,
+    jobs: JobsOption = None,
+    drop_cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Prove the decoded bytes, bit for bit, by every hash there is, and say what could not be proved.
@@ -194,16 +196,19 @@ def verify(
     """
     from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.decoder import CrossCheck, make_decoder
+    from csf_tool.jobs import default_jobs, drops_cache
     from csf_tool.report.console import print_json, print_out
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_json, verify_report
+    from csf_tool.verify import VerifyOptions
     from csf_tool.verify import verify as run
 
     opened = open_checkpoint(checkpoint)
     reference = open_checkpoint(against) if against else None
     decoder = make_decoder(device, CrossCheck(cross_check.value), _say)
+    options = VerifyOptions(jobs or default_jobs(), drops_cache(opened, drop_cache))
     with progress_bar() as progress:
-        found = run(opened, reference, decoder, progress)
+        found = run(opened, reference, decoder, progress, options)
     if as_json:
         print_json(verify_json(found))
     else:

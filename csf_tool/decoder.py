@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,10 +34,15 @@ class CrossCheck(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A plane and its dense scales, `[rows, cols]` uint8."""
+    """A plane's streams and its dense scales, `[rows, cols]` uint8."""
 
-    plane: Plane
+    streams: PlaneStreams
     scales: NDArray[np.uint8]
+
+    @property
+    def plane(self) -> Plane:
+        """The plane."""
+        return self.streams.plane
 
 
 class Decoder(Protocol):
@@ -64,7 +68,7 @@ class NumpyDecoder:
     def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[Decoded]:
         """See `Decoder.decode`."""
         for s in streams:
-            yield Decoded(s.plane, _decode_on_cpu(s))
+            yield Decoded(s, _decode_on_cpu(s))
 
 
 class CrossCheckedDecoder:
@@ -82,19 +86,11 @@ class CrossCheckedDecoder:
         Raises:
             EnvironmentFault: the device gives other bytes than the CPU.
         """
-        passing: deque[PlaneStreams] = deque()
-
-        def noted() -> Iterator[PlaneStreams]:
-            for s in streams:
-                passing.append(s)
-                yield s
-
-        for i, decoded in enumerate(self._inner.decode(noted())):
-            s = passing.popleft()
-            if i % self._every == 0 and not np.array_equal(decoded.scales, _decode_on_cpu(s)):
+        for i, decoded in enumerate(self._inner.decode(streams)):
+            if i % self._every == 0 and not np.array_equal(decoded.scales, _decode_on_cpu(decoded.streams)):
                 raise EnvironmentFault(
-                    f"{s.plane.name}: {self._inner.device} decodes other bytes than the CPU: do not trust this device "
-                    "or its driver; --device cpu works without it"
+                    f"{decoded.plane.name}: {self._inner.device} decodes other bytes than the CPU: do not trust this "
+                    "device or its driver; --device cpu works without it"
                 )
             yield decoded
 

@@ -41,6 +41,12 @@ class Check:
         """Whether what the check states is so."""
         return self.status in (Status.PASSED, Status.WARNING)
 
+    def add(self, other: "Check") -> None:
+        """Take in what another part of the same check found."""
+        self.checked += other.checked
+        self.failures += other.failures
+        self.warnings += other.warnings
+
     def fail(self, file: str, tensor: str, problem: str) -> None:
         """Note a fault."""
         self.failures.append(Problem(file, tensor, problem))

@@ -5,24 +5,27 @@ decode to is the original. Either can hold alone. All comparison is of bytes, ne
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from csf_tool.checkpoint.compare import DenseReader, TensorComparison, mismatch
+from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.dense import DenseShard, DenseTensor, dense_tensors, original_shard, own_shards
 from csf_tool.checkpoint.hashes import PublishedHash, download_commits, hash_file, published_hashes
-from csf_tool.checkpoint.model import Checkpoint, Located, Plane
+from csf_tool.checkpoint.model import Checkpoint, Located, Plane, Shard
 from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import FORMATS
 from csf_tool.decoder import Decoded, Decoder
 from csf_tool.errors import CheckpointError
+from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.progress import Progress
+from csf_tool.shard_writer import Hashing
 from csf_tool.text import count
-from csf_tool.verdict import Verified
+from csf_tool.verdict import Check, Verified
 
 _PROBE_BYTES = 4096
 
@@ -33,31 +36,53 @@ class _Observer(Protocol):
     def update(self, data: memoryview, /) -> None: ...
 
 
-def verify(checkpoint: Checkpoint, against: Checkpoint | None, decoder: Decoder, progress: Progress) -> Verified:
+@dataclass(frozen=True)
+class VerifyOptions:
+    """How `verify` goes about it."""
+
+    jobs: int = field(default_factory=default_jobs)
+    drop_cache: bool = False
+
+
+def verify(
+    checkpoint: Checkpoint,
+    against: Checkpoint | None,
+    decoder: Decoder,
+    progress: Progress,
+    options: VerifyOptions | None = None,
+) -> Verified:
     """Check everything that can be checked of `checkpoint`. No fault in one tensor stops the rest.
 
     `against` is a reference whose dense tensors must be the same, byte for byte.
+
+    Raises:
+        EnvironmentFault: the system cannot read.
     """
-    return _Verification(checkpoint, against, decoder, progress).run()
+    return _Verification(checkpoint, against, decoder, progress, options or VerifyOptions()).run()
 
 
 class _Verification:
     """One run: the checkpoint, the reference, and the checks being filled in."""
 
     def __init__(
-        self, checkpoint: Checkpoint, against: Checkpoint | None, decoder: Decoder, progress: Progress
+        self,
+        checkpoint: Checkpoint,
+        against: Checkpoint | None,
+        decoder: Decoder,
+        progress: Progress,
+        options: VerifyOptions,
     ) -> None:
         self._checkpoint = checkpoint
         self._against = against
         self._decoder = decoder
-        self._progress = progress
+        self._progress = SharedProgress(progress)
+        self._options = options
         self._tensors = dense_tensors(checkpoint)
         self._theirs = dense_tensors(against) if against else {}
-        self._scale_receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
-        self._readers = Readers()
-        self._reference = DenseReader()
+        self._receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
         self._hashed_planes = 0
         self._rebuilt_shards = 0
+        self._stored_digests: dict[str, str] = {}
         self.result = Verified(
             path=str(checkpoint.path),
             kind=checkpoint.kind,
@@ -71,9 +96,7 @@ class _Verification:
         shards = self._dense_shards()
         published = published_hashes(self._checkpoint)
         self._progress.start("verify", self._bytes_to_read(shards, published))
-        with self._readers, self._reference:
-            for shard in shards:
-                self._shard(shard)
+        self._check_shards(shards, published)
         self._stored(published)
         self._source()
         self._names_against()
@@ -102,122 +125,38 @@ class _Verification:
         return shards + [shard for shard in own_shards(self._checkpoint, left).values() if shard.tensors]
 
     def _bytes_to_read(self, shards: list[DenseShard], published: list[PublishedHash]) -> int:
-        everything = self._against is not None
         hashed = {entry.file for entry in published}
-        return sum(shard.size for shard in self._checkpoint.shards if shard.name in hashed) + sum(
+        return sum(
             tensor.nbytes
             for shard in shards
             for tensor in shard.tensors
-            if everything or shard.sha256 or isinstance(tensor.source, Plane)
+            if self._against or shard.sha256 or tensor.stored_in in hashed or isinstance(tensor.source, Plane)
         )
 
-    def _shard(self, shard: DenseShard) -> None:
-        """Decode, hash and compare one dense shard in the order of its data."""
-        decoded = _InOrder(self._decoder.decode(self._good_streams(shard.planes)))
-        rebuilt = _Rebuilt(shard)
-        for tensor in shard.tensors:
-            try:
-                if isinstance(tensor.source, Plane):
-                    self._plane(tensor, decoded.take(tensor.source), rebuilt)
-                else:
-                    self._stored_tensor(tensor, tensor.source, rebuilt)
-            except CheckpointError as error:
-                rebuilt.lack(tensor.name)
-                self.result.structure.fail(tensor.stored_in, tensor.name, str(error))
-        if problem := rebuilt.problem():
-            self.result.source.fail(shard.tensors[0].stored_in if shard.tensors else shard.name, "", problem)
-        elif shard.sha256:
-            self._rebuilt_shards += 1
+    def _check_shards(self, shards: list[DenseShard], published: list[PublishedHash]) -> None:
+        """Check every shard as a job of its own, and add up what they found in the order of the shards."""
+        hashed = {entry.file for entry in published if entry.algorithm == "sha256"}
+        scope = _Scope(
+            self._theirs, self._receipts, hashed, self._decoder, self._progress.advance, self._options.drop_cache
+        )
+        found: dict[str, _ShardFindings] = {}
+        with local_executor(self._options.jobs) as pool:
+            run_jobs(
+                shards,
+                lambda shard: _ShardCheck(shard, scope).run(),
+                lambda shard, findings: found.__setitem__(shard.name, findings),
+                pool,
+                self._progress.stop,
+            )
+        for shard in shards:
+            self._add(found[shard.name])
 
-    def _good_streams(self, planes: list[Plane]) -> Iterator[PlaneStreams]:
-        """Read and check each plane's streams; give on those that can be decoded."""
-        check = self.result.streams
-        for plane in planes:
-            file = plane.fixed.shard.name
-            check.checked += 1
-            try:
-                streams = self._readers.streams(plane)
-            except CheckpointError as error:
-                check.fail(file, plane.name, f"its streams cannot be read: {error}")
-                continue
-            faults = streams.faults()
-            for fault in faults:
-                (check.warn if fault.decodable else check.fail)(file, plane.name, str(fault))
-            if all(fault.decodable for fault in faults):
-                yield streams
-
-    def _plane(self, tensor: DenseTensor, scales: NDArray[np.uint8] | None, rebuilt: "_Rebuilt") -> None:
-        if scales is None:
-            rebuilt.lack(tensor.name)
-            self.result.decode.fail(tensor.stored_in, tensor.name, "not decoded: its streams are broken")
-            return
-        self.result.decode.checked += 1
-        data = scales.data.cast("B")
-        zero, comparison = _ZeroWatch(), self._comparison(tensor)
-        self._pass_by(data, zero, rebuilt, *comparison)
-        self._report_zero(tensor, zero)
-        self._report_difference(tensor, comparison)
-        self._plane_hash(tensor, data)
-
-    def _plane_hash(self, tensor: DenseTensor, data: memoryview) -> None:
-        receipt = self._scale_receipts.get(tensor.name)
-        if receipt is None:
-            return
-        self._hashed_planes += 1
-        found = hashlib.sha256(data).hexdigest()
-        if found != receipt.source_sha256:
-            text = f"decodes to SHA-256 {found}, the source's is {receipt.source_sha256}"
-            self.result.source.fail(tensor.stored_in, tensor.name, text)
-
-    def _stored_tensor(self, tensor: DenseTensor, located: Located, rebuilt: "_Rebuilt") -> None:
-        if located.tensor.end > located.shard.size:
-            rebuilt.lack(tensor.name)  # named under structure
-            return
-        reader = self._readers[located.shard]
-        begin, end = located.tensor.begin, located.tensor.end
-        zero, comparison = _ZeroWatch(), self._comparison(tensor)
-        if rebuilt.wanted or comparison:
-            for piece in reader.chunks(begin, end):
-                self._pass_by(piece, zero, rebuilt, *comparison)
-        else:
-            probe = min(begin + _PROBE_BYTES, end)
-            zero.update(memoryview(reader.read(begin, probe)))
-            for piece in reader.chunks(probe, end) if zero.only_zeros else ():
-                zero.update(piece)
-        self._report_difference(tensor, comparison)
-        if len(tensor.shape) > 1:  # a bias or a scalar may well be zero
-            self._report_zero(tensor, zero)
-
-    def _pass_by(self, piece: memoryview, *observers: _Observer) -> None:
-        for observer in observers:
-            observer.update(piece)
-        self._progress.advance(len(piece))
-
-    def _report_zero(self, tensor: DenseTensor, zero: "_ZeroWatch") -> None:
-        if zero.only_zeros and tensor.nbytes:
-            text = "every byte is zero: a failed download can look so"
-            self.result.streams.warn(tensor.stored_in, tensor.name, text)
-
-    def _comparison(self, tensor: DenseTensor) -> list["_Comparison"]:
-        """The comparison with the reference's tensor of the same name; none where it cannot be made."""
-        theirs = self._theirs.get(tensor.name)
-        if theirs is None:
-            return []  # a missing name is reported by _names_against
-        check = self.result.reference
-        check.checked += 1
-        if problem := mismatch(tensor, theirs):
-            check.fail(tensor.stored_in, tensor.name, problem)
-            return []
-        if tensor.dtype != theirs.dtype:
-            text = f"dtype is {tensor.dtype}, the reference has {theirs.dtype}"
-            interchangeable = any({tensor.dtype, theirs.dtype} <= set(fmt.dense_dtypes) for fmt in FORMATS)
-            (check.warn if interchangeable else check.fail)(tensor.stored_in, tensor.name, text)
-        return [_Comparison(tensor, theirs, self._reference)]
-
-    def _report_difference(self, tensor: DenseTensor, comparisons: list["_Comparison"]) -> None:
-        for comparison in comparisons:
-            if problem := comparison.problem():
-                self.result.reference.fail(tensor.stored_in, tensor.name, problem)
+    def _add(self, findings: "_ShardFindings") -> None:
+        for mine, theirs in zip(self.result.checks, findings.checks, strict=True):
+            mine.add(theirs)
+        self._hashed_planes += findings.hashed_planes
+        self._rebuilt_shards += findings.is_rebuilt
+        self._stored_digests |= findings.stored_digest
 
     def _planes(self) -> None:
         self.result.streams.note = "bases, positions, padding; zero planes and weights"
@@ -226,7 +165,7 @@ class _Verification:
             self.result.decode.skipped, self.result.decode.note = True, "no CSF planes"
 
     def _stored(self, published: list[PublishedHash]) -> None:
-        """Hash every file for which somebody published a hash."""
+        """Compare the hash of every file for which somebody published one."""
         check = self.result.stored
         by_file: dict[str, list[PublishedHash]] = {}
         for entry in published:
@@ -250,8 +189,10 @@ class _Verification:
         if not path.is_file():
             check.fail(file, "", f"{entries[0].evidence} lists it, it is not there")
             return
+        found = {"sha256": self._stored_digests[file]} if file in self._stored_digests else {}
+        wanted = {entry.algorithm for entry in entries} - found.keys()
         try:
-            found = hash_file(path, file, {entry.algorithm for entry in entries}, self._progress.advance)
+            found |= hash_file(path, file, wanted, lambda _: None) if wanted else {}
         except CheckpointError as error:
             check.fail(file, "", str(error))
             return
@@ -291,6 +232,172 @@ class _Verification:
         check.note = f"bytes of every tensor of {self._against.path}"
 
 
+@dataclass(frozen=True)
+class _Scope:
+    """What every shard is checked against, and how."""
+
+    theirs: dict[str, DenseTensor]
+    receipts: dict[str, ScaleReceipt]
+    stored_hashes: set[str]
+    decoder: Decoder
+    on_bytes: Callable[[int], None]
+    drop_cache: bool
+
+
+@dataclass
+class _ShardFindings:
+    """What one shard adds to each check, in the order of `Verified.checks`."""
+
+    structure: Check = field(default_factory=lambda: Check("structure"))
+    streams: Check = field(default_factory=lambda: Check("streams"))
+    decode: Check = field(default_factory=lambda: Check("decode"))
+    stored: Check = field(default_factory=lambda: Check("stored"))
+    source: Check = field(default_factory=lambda: Check("source"))
+    reference: Check = field(default_factory=lambda: Check("against"))
+    hashed_planes: int = 0
+    is_rebuilt: bool = False
+    stored_digest: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def checks(self) -> list[Check]:
+        return [self.structure, self.streams, self.decode, self.stored, self.source, self.reference]
+
+
+class _ShardCheck:
+    """Decodes, hashes and compares one dense shard in the order of its data, reading every byte once."""
+
+    def __init__(self, shard: DenseShard, scope: _Scope) -> None:
+        self._shard = shard
+        self._scope = scope
+        self._readers = Readers()
+        self._reference = DenseReader()
+        self._rebuilt = _Rebuilt(shard)
+        self._stored = _StoredHash(shard, scope.stored_hashes)
+        self.found = _ShardFindings()
+
+    def run(self) -> _ShardFindings:
+        """Go through the shard once."""
+        with self._readers, self._reference:
+            self._stored.begin(self._readers)
+            decoded = _InOrder(self._scope.decoder.decode(self._good_streams()))
+            for tensor in self._shard.tensors:
+                try:
+                    if isinstance(tensor.source, Plane):
+                        self._plane(tensor, decoded.take(tensor.source))
+                    else:
+                        self._stored_tensor(tensor, tensor.source)
+                except CheckpointError as error:
+                    self._rebuilt.lack(tensor.name)
+                    self.found.structure.fail(tensor.stored_in, tensor.name, str(error))
+            if self._scope.drop_cache:
+                self._readers.forget()
+                self._reference.forget()
+        self._close()
+        return self.found
+
+    def _close(self) -> None:
+        self.found.stored_digest = self._stored.digest()
+        if problem := self._rebuilt.problem():
+            file = self._shard.tensors[0].stored_in if self._shard.tensors else self._shard.name
+            self.found.source.fail(file, "", problem)
+        elif self._shard.sha256:
+            self.found.is_rebuilt = True
+
+    def _good_streams(self) -> Iterator[PlaneStreams]:
+        """Read and check each plane's streams; give on those that can be decoded."""
+        check = self.found.streams
+        for plane in self._shard.planes:
+            file = plane.fixed.shard.name
+            check.checked += 1
+            try:
+                streams = self._readers.streams(plane)
+            except CheckpointError as error:
+                check.fail(file, plane.name, f"its streams cannot be read: {error}")
+                continue
+            faults = streams.faults()
+            for fault in faults:
+                (check.warn if fault.decodable else check.fail)(file, plane.name, str(fault))
+            if all(fault.decodable for fault in faults):
+                yield streams
+
+    def _plane(self, tensor: DenseTensor, decoded: Decoded | None) -> None:
+        if decoded is None:
+            self._rebuilt.lack(tensor.name)
+            self.found.decode.fail(tensor.stored_in, tensor.name, "not decoded: its streams are broken")
+            return
+        self.found.decode.checked += 1
+        self._stored.pass_streams(decoded.streams)
+        data = decoded.scales.data.cast("B")
+        zero, comparison = _ZeroWatch(), self._comparison(tensor)
+        self._pass_by(data, zero, self._rebuilt, *comparison)
+        self._report_zero(tensor, zero)
+        self._report_difference(tensor, comparison)
+        self._plane_hash(tensor, data)
+
+    def _plane_hash(self, tensor: DenseTensor, data: memoryview) -> None:
+        receipt = self._scope.receipts.get(tensor.name)
+        if receipt is None:
+            return
+        self.found.hashed_planes += 1
+        found = hashlib.sha256(data).hexdigest()
+        if found != receipt.source_sha256:
+            text = f"decodes to SHA-256 {found}, the source's is {receipt.source_sha256}"
+            self.found.source.fail(tensor.stored_in, tensor.name, text)
+
+    def _stored_tensor(self, tensor: DenseTensor, located: Located) -> None:
+        if located.tensor.end > located.shard.size:
+            self._rebuilt.lack(tensor.name)  # named under structure
+            return
+        reader = self._readers[located.shard]
+        begin, end = located.tensor.begin, located.tensor.end
+        zero, comparison = _ZeroWatch(), self._comparison(tensor)
+        if self._rebuilt.wanted or self._stored.wanted or comparison:
+            at = begin
+            for piece in reader.chunks(begin, end):
+                self._stored.pass_by(located.shard, at, piece)
+                self._pass_by(piece, zero, self._rebuilt, *comparison)
+                at += len(piece)
+        else:
+            probe = min(begin + _PROBE_BYTES, end)
+            zero.update(memoryview(reader.read(begin, probe)))
+            for piece in reader.chunks(probe, end) if zero.only_zeros else ():
+                zero.update(piece)
+        self._report_difference(tensor, comparison)
+        if len(tensor.shape) > 1:  # a bias or a scalar may well be zero
+            self._report_zero(tensor, zero)
+
+    def _pass_by(self, piece: memoryview, *observers: _Observer) -> None:
+        for observer in observers:
+            observer.update(piece)
+        self._scope.on_bytes(len(piece))
+
+    def _report_zero(self, tensor: DenseTensor, zero: "_ZeroWatch") -> None:
+        if zero.only_zeros and tensor.nbytes:
+            text = "every byte is zero: a failed download can look so"
+            self.found.streams.warn(tensor.stored_in, tensor.name, text)
+
+    def _comparison(self, tensor: DenseTensor) -> list["_Comparison"]:
+        """The comparison with the reference's tensor of the same name; none where it cannot be made."""
+        theirs = self._scope.theirs.get(tensor.name)
+        if theirs is None:
+            return []  # a missing name is reported once, for the whole checkpoint
+        check = self.found.reference
+        check.checked += 1
+        if problem := mismatch(tensor, theirs):
+            check.fail(tensor.stored_in, tensor.name, problem)
+            return []
+        if tensor.dtype != theirs.dtype:
+            text = f"dtype is {tensor.dtype}, the reference has {theirs.dtype}"
+            interchangeable = any({tensor.dtype, theirs.dtype} <= set(fmt.dense_dtypes) for fmt in FORMATS)
+            (check.warn if interchangeable else check.fail)(tensor.stored_in, tensor.name, text)
+        return [_Comparison(tensor, theirs, self._reference)]
+
+    def _report_difference(self, tensor: DenseTensor, comparisons: list["_Comparison"]) -> None:
+        for comparison in comparisons:
+            if problem := comparison.problem():
+                self.found.reference.fail(tensor.stored_in, tensor.name, problem)
+
+
 class _InOrder:
     """Decoded planes, asked for in order; those that were left out for faults are answered with None."""
 
@@ -298,13 +405,12 @@ class _InOrder:
         self._decoded = iter(decoded)
         self._next = next(self._decoded, None)
 
-    def take(self, plane: Plane) -> NDArray[np.uint8] | None:
-        """The dense scales of `plane`, or None when it was not decoded."""
+    def take(self, plane: Plane) -> Decoded | None:
+        """The decoded `plane`, or None when it was not decoded."""
         if self._next is None or self._next.plane is not plane:
             return None
-        scales = self._next.scales
-        self._next = next(self._decoded, None)
-        return scales
+        found, self._next = self._next, next(self._decoded, None)
+        return found
 
 
 class _Rebuilt:
@@ -312,8 +418,9 @@ class _Rebuilt:
 
     def __init__(self, shard: DenseShard) -> None:
         self._expected = shard.sha256
-        self._hasher = hashlib.sha256(shard.header)
+        self._hashing = Hashing() if shard.sha256 else None
         self._lacking: list[str] = []
+        self.update(memoryview(shard.header))
 
     @property
     def wanted(self) -> bool:
@@ -326,18 +433,69 @@ class _Rebuilt:
 
     def update(self, data: memoryview) -> None:
         """Take in the next bytes."""
-        if self.wanted:
-            self._hasher.update(data)
+        if self._hashing and not self._lacking:
+            self._hashing.update(data)
 
     def problem(self) -> str | None:
         """Why the shard is not the original."""
-        if self._expected is None:
+        if self._hashing is None:
             return None
+        found = self._hashing.hexdigest()
         if self._lacking:
             more = f" and {len(self._lacking) - 1} more" if len(self._lacking) > 1 else ""
             return f"cannot be rebuilt: {self._lacking[0]}{more} cannot be read or decoded"
-        found = self._hasher.hexdigest()
         return None if found == self._expected else f"rebuilt SHA-256 is {found}, the source's is {self._expected}"
+
+
+class _StoredHash:
+    """Hashes a stored shard as its bytes pass, so that it is read once; gives up when they pass in another order."""
+
+    def __init__(self, shard: DenseShard, stored_hashes: set[str]) -> None:
+        names = {tensor.stored_in for tensor in shard.tensors}
+        self._name = names.pop() if len(names) == 1 else ""
+        self._hashing = Hashing() if self._name in stored_hashes else None
+        self._source: Shard | None = next((_home(t) for t in shard.tensors), None) if self._hashing else None
+        self._at = 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the bytes still matter."""
+        return self._hashing is not None and self._at >= 0
+
+    def begin(self, readers: Readers) -> None:
+        """Take in the stored header."""
+        if self._source:
+            header = readers[self._source].read(0, self._source.header.data_start)
+            self.pass_by(self._source, 0, memoryview(header))
+
+    def pass_by(self, shard: Shard, begin: int, data: memoryview) -> None:
+        """See stored bytes from offset `begin` on."""
+        if self._hashing is None or self._at < 0:
+            return
+        if shard is not self._source or begin != self._at:
+            self._at = -1
+            return
+        self._hashing.update(data)
+        self._at += len(data)
+
+    def pass_streams(self, streams: PlaneStreams) -> None:
+        """See the two streams of a plane, whichever comes first in the file."""
+        plane = streams.plane
+        stored = [(plane.fixed, streams.fixed.data), (plane.exceptions, streams.exceptions.data)]
+        for located, data in sorted(stored, key=lambda entry: entry[0].tensor.begin):
+            self.pass_by(located.shard, located.tensor.begin, data.cast("B"))
+
+    def digest(self) -> dict[str, str]:
+        """The stored shard's name and hash, or nothing when not all of its bytes have passed in order."""
+        if self._hashing is None:
+            return {}
+        found = self._hashing.hexdigest()
+        complete = self._source is not None and self._at == self._source.size
+        return {self._name: found} if complete else {}
+
+
+def _home(tensor: DenseTensor) -> Shard:
+    return (tensor.source.fixed if isinstance(tensor.source, Plane) else tensor.source).shard
 
 
 class _ZeroWatch:

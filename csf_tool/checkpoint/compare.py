@@ -85,6 +85,10 @@ class DenseReader:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self._readers.__exit__(kind, value, tb)
 
+    def forget(self) -> None:
+        """Let the page cache drop what was read."""
+        self._readers.forget()
+
     def read(self, tensor: DenseTensor, begin: int, end: int) -> memoryview:
         """The bytes `begin` to `end` of a tensor's dense data.
 

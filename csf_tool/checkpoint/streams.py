@@ -59,6 +59,11 @@ class Readers:
             reader = self._open[shard.name] = RandomReader(shard.path, shard.name)
         return reader
 
+    def forget(self) -> None:
+        """Let the page cache drop what was read."""
+        for reader in self._open.values():
+            reader.forget(0, 0)  # 0 bytes from 0: the whole file
+
     def streams(self, plane: Plane) -> PlaneStreams:
         """The streams of a plane, read in one piece where they lie side by side."""
         fixed, exceptions = plane.fixed, plane.exceptions
