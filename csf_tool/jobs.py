@@ -74,8 +74,10 @@ def run_jobs(
     When a job fails, or the user interrupts, jobs that have not begun are cancelled, `stop` makes the running
     ones end, and the first error is raised once all have.
     """
-    futures: dict[Future[R], T] = {executor.submit(work, task): task for task in tasks}
+    futures: dict[Future[R], T] = {}
     try:
+        for task in tasks:
+            futures[executor.submit(work, task)] = task
         for future in as_completed(futures):
             done(futures[future], future.result())
     except BaseException:

@@ -1,5 +1,6 @@
 """Comparing two tensors byte by byte, and saying where they first differ."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -7,8 +8,9 @@ from typing import Self
 import numpy as np
 
 from csf_tool.checkpoint.dense import DenseTensor
+from csf_tool.checkpoint.files import CHUNK_BYTES
 from csf_tool.checkpoint.headers import DTYPE_BITS
-from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.model import Located, Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec import reference
 
@@ -101,9 +103,60 @@ class DenseReader:
         start = located.tensor.begin
         return memoryview(self._readers[located.shard].read(start + begin, start + end))
 
+    def read_group(self, tensors: list[DenseTensor]) -> bytearray:
+        """The bytes of stored tensors that `adjacent` found side by side.
+
+        Raises:
+            CheckpointError: they cannot be read.
+        """
+        first, last = tensors[0].source, tensors[-1].source
+        assert isinstance(first, Located)
+        assert isinstance(last, Located)
+        return self._readers[first.shard].read(first.tensor.begin, last.tensor.end)
+
     def _decoded(self, plane: Plane) -> memoryview:
         if plane.name != self._name:
             s = self._readers.streams(plane).require_decodable()
             scales = reference.decode(plane.fmt, s.fixed, s.exceptions, rows=plane.rows, cols=plane.cols)
             self._name, self._scales = plane.name, scales.data.cast("B")
         return self._scales
+
+
+def adjacent(tensors: Iterable[DenseTensor], theirs: Mapping[str, DenseTensor]) -> Iterator[list[DenseTensor]]:
+    """Tensors in groups that one read gives: stored ones that follow one another in their file, of bounded size.
+
+    With a reference, its tensors of the same names must be of the same kind and follow one another, too.
+    """
+    group: list[DenseTensor] = []
+    nbytes = 0
+    for tensor in tensors:
+        if group and not (_follow(group[-1], tensor, theirs) and nbytes + tensor.nbytes <= CHUNK_BYTES):
+            yield group
+            group, nbytes = [], 0
+        group.append(tensor)
+        nbytes += tensor.nbytes
+    if group:
+        yield group
+
+
+def _follow(a: DenseTensor, b: DenseTensor, theirs: Mapping[str, DenseTensor]) -> bool:
+    """Whether two tensors follow one another in their file, and those of the reference in theirs."""
+    if not _touch(a, b):
+        return False
+    if not theirs:
+        return True
+    other_a, other_b = theirs.get(a.name), theirs.get(b.name)
+    return bool(other_a and other_b and _touch(other_a, other_b) and _alike(a, other_a) and _alike(b, other_b))
+
+
+def _touch(a: DenseTensor, b: DenseTensor) -> bool:
+    return (
+        isinstance(a.source, Located)
+        and isinstance(b.source, Located)
+        and a.source.shard is b.source.shard
+        and a.source.tensor.end == b.source.tensor.begin
+    )
+
+
+def _alike(ours: DenseTensor, theirs: DenseTensor) -> bool:
+    return (ours.dtype, ours.shape, ours.nbytes) == (theirs.dtype, theirs.shape, theirs.nbytes)
