@@ -13,7 +13,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from csf_tool.errors import CsfToolError
+from csf_tool.errors import CsfToolError, UsageError
 from csf_tool.version import __version__
 
 P = ParamSpec("P")
@@ -134,6 +134,14 @@ def _say(message: str) -> None:
     print_err(f"csf-tool: {escape(message)}")
 
 
+def _ask(question: str) -> None:
+    """Go on only when the user says yes; without a terminal nobody can."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody can answer here: --yes says so beforehand")
+    if not typer.confirm(question, err=True):
+        raise UsageError("nothing was done")
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"csf-tool {__version__}")
@@ -230,6 +238,14 @@ def expand(
         bool, typer.Option("--recheck", help="Read shards that an interrupted run finished, and compare them.")
     ] = False,
     drop_cache: CacheOption = None,
+    consume_source: Annotated[
+        bool,
+        typer.Option("--consume-source", help="REMOVE each source shard once its replacement is written and proven."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --consume-source.")] = False,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Run the shards on a Dask cluster.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Write the ordinary dense checkpoint: the original bit for bit where its receipts allow.
@@ -238,20 +254,63 @@ def expand(
     """
     from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.checkpoint.problems import warnings
+    from csf_tool.cluster import RemoteDecoder, cluster_executor
+    from csf_tool.consume import finish_removal
     from csf_tool.decoder import make_decoder
     from csf_tool.expand import ExpandOptions, Part
     from csf_tool.expand import expand as run
     from csf_tool.jobs import default_jobs, drops_cache
-    from csf_tool.report.console import print_json, print_out, print_problems
+    from csf_tool.report.console import print_err, print_json, print_out, print_problems
     from csf_tool.report.expand import expand_json, expand_report
     from csf_tool.report.progress import progress_bar
 
-    opened = open_checkpoint(checkpoint)
+    if consume_source and finish_removal(checkpoint, destination):
+        print_err(f"{destination} was complete already; the last source shards are removed")
+        return 0
+    opened = open_checkpoint(checkpoint.absolute() if cluster else checkpoint)
     print_problems(warnings(opened.problems))  # errors are raised by the operation
-    decoder = make_decoder(device, tell=_say)
-    options = ExpandOptions(jobs or default_jobs(), Part.parse(part), recheck, drops_cache(opened, drop_cache))
-    with progress_bar() as progress:
-        done = run(opened, destination, decoder, progress, options)
+    if consume_source and (part or cluster):
+        raise UsageError("--consume-source removes what other parts may need: run it without --shards and --cluster")
+    if consume_source and not yes:
+        _ask(f"Every shard of {opened.path} will be removed once its replacement is proven. Go on?")
+    options = ExpandOptions(
+        jobs=jobs or default_jobs(),
+        part=Part.parse(part),
+        recheck=recheck,
+        drop_cache=drops_cache(opened, drop_cache),
+        consume_source=consume_source,
+    )
+    with cluster_executor(cluster) as executor, progress_bar() as progress:
+        decoder = RemoteDecoder(device) if cluster else make_decoder(device, tell=_say)
+        done = run(opened, destination.absolute() if cluster else destination, decoder, progress, options, executor)
+    if as_json:
+        print_json(expand_json(done))
+    else:
+        print_out(*expand_report(done))
+    return 0
+
+
+@app.command()
+@_guarded
+def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_json: JsonOption = False) -> int:
+    """Write index and configs once all parts of an `expand --shards I/N` are there.
+
+    The last part does it by itself; this is for when that one was interrupted.
+
+    Example: csf-tool finish ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
+    """
+    from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.decoder import NumpyDecoder
+    from csf_tool.errors import EnvironmentFault
+    from csf_tool.expand import NOTHING, ExpandOptions
+    from csf_tool.expand import expand as run
+    from csf_tool.progress import Silent
+    from csf_tool.report.console import print_json, print_out
+    from csf_tool.report.expand import expand_json, expand_report
+
+    done = run(open_checkpoint(checkpoint), destination, NumpyDecoder(), Silent(), ExpandOptions(part=NOTHING))
+    if done.missing:
+        raise EnvironmentFault(f"{destination}: not complete: {len(done.missing)} shards missing, as {done.missing[0]}")
     if as_json:
         print_json(expand_json(done))
     else:

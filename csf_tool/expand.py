@@ -6,23 +6,25 @@ the destination remembers which are finished. Index and configs are written when
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
+from csf_tool.checkpoint.container import MANIFEST, VERIFICATION
 from csf_tool.checkpoint.dense import DenseShard, dense_index, dense_shards, new_index, shard_bytes, shard_parts
 from csf_tool.checkpoint.files import RandomReader
 from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
-from csf_tool.checkpoint.journal import Journal, Record, Run
+from csf_tool.checkpoint.journal import Journal, Record, Run, consumed_shards
 from csf_tool.checkpoint.layouts import SHARD_SUFFIX
 from csf_tool.checkpoint.model import Checkpoint, Layout
 from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
+from csf_tool.consume import Consumer, require_consumable
 from csf_tool.decoder import Decoder
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
@@ -32,7 +34,7 @@ from csf_tool.shard_writer import Hashing, write_parts
 
 @dataclass(frozen=True)
 class Part:
-    """Which shards a run does by itself: the `number`-th of `of` parts, counted from 1; none of them for 0."""
+    """Which shards a run does by itself: the `number`-th of `of` parts, counted from 1."""
 
     number: int = 1
     of: int = 1
@@ -56,6 +58,10 @@ class Part:
         return i % self.of == self.number - 1
 
 
+NOTHING = Part(0, 1)
+"""The part without shards: only index and configs are left to do."""
+
+
 @dataclass(frozen=True)
 class ExpandOptions:
     """How `expand` goes about it."""
@@ -64,6 +70,7 @@ class ExpandOptions:
     part: Part = Part()
     recheck: bool = False
     drop_cache: bool = False
+    consume_source: bool = False
 
 
 @dataclass
@@ -81,6 +88,7 @@ class Expanded:
     resumed_shards: list[str] = field(default_factory=list)
     proved_shards: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    removed_sources: list[str] = field(default_factory=list)
     other_files: list[str] = field(default_factory=list)
     bytes_written: int = 0
     seconds: float = 0.0
@@ -125,21 +133,26 @@ class _Expansion:
         self, checkpoint: Checkpoint, destination: Path, decoder: Decoder, progress: Progress, options: ExpandOptions
     ) -> None:
         self._begun = time.monotonic()
-        _refuse_broken(checkpoint)
+        self._consumed = consumed_shards(destination)
+        _refuse_broken(checkpoint, self._consumed)
+        if options.consume_source:
+            require_consumable(checkpoint)
         self._checkpoint = checkpoint
         self._decoder = decoder
         self._progress = SharedProgress(progress)
         self._options = options
         self._folder = Destination(destination, checkpoint.root)
         self._shards = dense_shards(checkpoint)
-        self._side_files = _side_files(checkpoint, self._shards)
+        self._side_files = _side_files(checkpoint, self._shards, Journal(destination))
         self.result = Expanded(str(checkpoint.path), str(destination), decoder.device, len(checkpoint.planes))
 
     def run(self, executor: Executor | None) -> Expanded:
         """Write what is to be written, and say what is there."""
         total = sum(shard.size for shard in self._shards) + sum(file.size for file in self._side_files)
-        self._folder.require_space(total - self._bytes_there())
-        self._journal = Journal.open(self._folder.path, Run("expand", fingerprint(self._checkpoint), {}))
+        self._folder.require_space(0 if self._options.consume_source else total - self._bytes_there())
+        source = fingerprint(self._checkpoint, self._consumed)
+        self._journal = Journal.open(self._folder.path, Run("expand", source, {}))
+        self._consumer = self._start_consuming()
         todo = [s for i, s in enumerate(self._shards) if self._options.part.takes(i) and not self._is_finished(s)]
         size = sum(shard.size for shard in todo) + sum(file.size for file in self._side_files)
         self._progress.start("expand", size)
@@ -150,6 +163,14 @@ class _Expansion:
         self.result.bytes_written = size if not self.result.missing else sum(shard.size for shard in todo)
         self.result.seconds = time.monotonic() - self._begun
         return self.result
+
+    def _start_consuming(self) -> Consumer | None:
+        if not self._options.consume_source:
+            return None
+        for file in self._side_files:
+            if file.content is not None:
+                self._journal.keep(file.name, file.content)
+        return Consumer(self._shards, self._journal, self._is_right)
 
     def _bytes_there(self) -> int:
         """Bytes of files that an interrupted run left complete."""
@@ -165,8 +186,8 @@ class _Expansion:
         if self._options.recheck and not self._is_right(shard):
             self._journal.forget(shard.name)
             return False
-        self._note(shard)
         self.result.resumed_shards.append(shard.name)
+        self._note(shard)
         return True
 
     def _is_right(self, shard: DenseShard) -> bool:
@@ -181,6 +202,9 @@ class _Expansion:
         return True
 
     def _note(self, shard: DenseShard) -> None:
+        """A shard is complete under its name."""
+        if self._consumer:
+            self._consumer.shard_done(shard)
         self.result.shards.append(shard.name)
         if shard.sha256:
             self.result.proved_shards.append(shard.name)
@@ -211,6 +235,9 @@ class _Expansion:
         for file in self._side_files:
             file.write(self._folder, self._progress, self._journal)
             self.result.other_files.append(file.name)
+        if self._consumer:
+            self._consumer.finish()
+            self.result.removed_sources = self._consumer.removed
         self._journal.close()
 
 
@@ -236,9 +263,11 @@ def write_shard(job: ShardJob, on_bytes: Callable[[int], None] | None = None) ->
     return 0 if on_bytes else shard.size
 
 
-def _refuse_broken(checkpoint: Checkpoint) -> None:
-    # Recipes say how to read, not what the bytes are, and expand takes the marks out anyway.
-    found = [problem for problem in errors(checkpoint.problems) if problem.file not in CONFIG_FILES]
+def _refuse_broken(checkpoint: Checkpoint, consumed: Mapping[str, object]) -> None:
+    # Recipes say how to read, not what the bytes are, and expand takes the marks out anyway. Shards that an earlier
+    # run removed are missing on purpose, and totals no longer fit; that run had seen everything whole.
+    excused = {*CONFIG_FILES, *consumed, *((MANIFEST, VERIFICATION) if consumed else ())}
+    found = [problem for problem in errors(checkpoint.problems) if problem.file not in excused]
     if found:
         more = f" (and {len(found) - 1} more problems; csf-tool verify lists them)" if len(found) > 1 else ""
         raise CheckpointError(f"{checkpoint.path}: not expanded: {found[0]}{more}")
@@ -246,21 +275,26 @@ def _refuse_broken(checkpoint: Checkpoint) -> None:
         raise UsageError(f"{checkpoint.path}: holds no CSF planes: nothing to expand ({checkpoint.kind})")
 
 
-def _side_files(checkpoint: Checkpoint, shards: list[DenseShard]) -> list[SideFile]:
-    """Everything beside the shards in the order of writing: configs and index last."""
+def _side_files(checkpoint: Checkpoint, shards: list[DenseShard], journal: Journal) -> list[SideFile]:
+    """Everything beside the shards in the order of writing: configs and index last.
+
+    What `journal` kept from an earlier run stands: by now headers may be gone that an index is made from.
+    """
     restored = all(shard.sha256 for shard in shards)
     configs = config_files(checkpoint)
     if not restored:  # an original's own config carries no marks, and stays as it is
         configs = [SideFile(f.name, f.path, strip_encoding(f.path.read_bytes(), f.name)) for f in configs]
-    return plain_files(checkpoint) + configs + _index(checkpoint, shards, restored)
+    return plain_files(checkpoint) + configs + _index(checkpoint, shards, restored, journal)
 
 
-def _index(checkpoint: Checkpoint, shards: list[DenseShard], restored: bool) -> list[SideFile]:
+def _index(checkpoint: Checkpoint, shards: list[DenseShard], restored: bool, journal: Journal) -> list[SideFile]:
     """The index: a restored original's own bytes; rewritten, or new where there was none, otherwise."""
     root = model_root(checkpoint)
     name = None if checkpoint.path.is_file() else find_index(root)
     if name and restored:
         return [SideFile(name, root / name)]
+    if (kept := journal.kept(name or INDEX_NAME)) is not None:
+        return [SideFile(name or INDEX_NAME, root / (name or INDEX_NAME), kept)]
     if name:
         return [SideFile(name, root / name, render_json(dense_index(read_index(root, name), shards)))]
     if checkpoint.layout is Layout.FILE or (len(shards) == 1 and shards[0].name == f"model{SHARD_SUFFIX}"):

@@ -82,7 +82,9 @@ def run_jobs(
             done(futures[future], future.result())
     except BaseException:
         stop()
-        executor.shutdown(wait=True, cancel_futures=True)
+        for future in futures:
+            future.cancel()
+        executor.shutdown(wait=True)
         raise
 
 

@@ -1,20 +1,23 @@
 """Knowing a source again: the string by which a journal tells checkpoints apart, and whether a shard has changed."""
 
 import hashlib
+from collections.abc import Mapping
 
 from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.side_files import config_files, model_root
 from csf_tool.errors import EnvironmentFault
 
 
-def fingerprint(checkpoint: Checkpoint) -> str:
+def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] | None = None) -> str:
     """SHA-256 over the names, sizes and times of the shards, and the bytes of manifest, configs and index.
 
     It reads no tensor data, so two revisions that differ in data alone are told apart by the files' times.
+    `consumed` has size and time of shards that were there when the run began.
     """
     hasher = hashlib.sha256()
-    for shard in checkpoint.shards:
-        hasher.update(f"{shard.name}\0{shard.size}\0{shard.mtime_ns}\0".encode())
+    shards = {shard.name: (shard.size, shard.mtime_ns) for shard in checkpoint.shards} | dict(consumed or {})
+    for name, (size, mtime_ns) in sorted(shards.items()):
+        hasher.update(f"{name}\0{size}\0{mtime_ns}\0".encode())
     documents = [file.path for file in config_files(checkpoint)]
     if checkpoint.container:
         documents.append(checkpoint.root / "manifest.json")

@@ -13,12 +13,16 @@ from typing import Any
 from urllib.parse import quote
 
 from csf_tool.checkpoint.files import load_json
+from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.writer import PARTIAL_SUFFIX, Destination, is_abandoned, render_json
 from csf_tool.errors import CheckpointError, UsageError
 
 FOLDER = ".csf-tool"
 _DESCRIPTION = "journal.json"
 _RECORDS = "finished"
+_CONSUMED = "consumed"
+_KEPT = "kept"
+_COMPLETE = "complete"
 SCHEMA = "csf-tool.journal/1"
 
 
@@ -82,8 +86,36 @@ class Journal:
         self._record_path(name).unlink(missing_ok=True)
         (self._destination / name).unlink(missing_ok=True)
 
+    def path_of(self, name: str) -> Path:
+        """Where a file of the destination lies."""
+        return self._destination / name
+
+    def consume(self, shard: Shard) -> None:
+        """Note that a source shard is about to be removed."""
+        entry = {"name": shard.name, "size": shard.size, "mtime_ns": shard.mtime_ns}
+        name = f"{_CONSUMED}/{quote(shard.name, safe='')}.json"
+        if not (self._destination / FOLDER / name).exists():
+            self._folder.write(name, render_json(entry))
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Keep what a file is to hold at the end: an index is made from all headers, and some will be gone by then."""
+        if self.kept(name) is None:
+            self._folder.write(f"{_KEPT}/{quote(name, safe='')}", content)
+
+    def kept(self, name: str) -> bytes | None:
+        """What `keep` was given for a file, in this run or an earlier one."""
+        path = self._destination / FOLDER / _KEPT / quote(name, safe="")
+        return path.read_bytes() if path.is_file() else None
+
+    def complete(self) -> None:
+        """Note that every file is there, before the last source shards go."""
+        if not is_complete(self._destination):
+            self._folder.write(_COMPLETE, b"")
+
     def close(self) -> None:
-        """The run is complete: the journal goes away."""
+        """The run is complete: the journal goes away, and the partial files of workers that died."""
+        for path in self._destination.rglob(f".*{PARTIAL_SUFFIX}"):
+            path.unlink(missing_ok=True)
         shutil.rmtree(self._destination / FOLDER)
 
     def _record_path(self, name: str) -> Path:
@@ -107,6 +139,18 @@ class Journal:
         for path in self._destination.rglob(f".*{PARTIAL_SUFFIX}"):
             if is_abandoned(path.name):
                 path.unlink(missing_ok=True)
+
+
+def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every source shard that an interrupted run removed, by name."""
+    folder = destination / FOLDER / _CONSUMED
+    entries = [load_json(path, path.name) for path in sorted(folder.glob("*.json"))]
+    return {str(entry["name"]): (int(entry["size"]), int(entry["mtime_ns"])) for entry in entries}
+
+
+def is_complete(destination: Path) -> bool:
+    """Whether all that an interrupted run left undone is to remove the last source shards and its journal."""
+    return (destination / FOLDER / _COMPLETE).is_file()
 
 
 def has_journal(destination: Path) -> bool:

@@ -20,6 +20,9 @@ def expand_json(expanded: Expanded) -> dict[str, Any]:
         "planes": expanded.planes,
         "shards": expanded.shards,
         "proved_shards": expanded.proved_shards,
+        "resumed_shards": expanded.resumed_shards,
+        "missing_shards": expanded.missing,
+        "removed_sources": expanded.removed_sources,
         "other_files": expanded.other_files,
         "bytes_written": expanded.bytes_written,
         "seconds": round(expanded.seconds, 3),
@@ -34,6 +37,12 @@ def expand_report(expanded: Expanded) -> list[RenderableType]:
         f"Wrote {escape(expanded.destination)}: {written}, {size(expanded.bytes_written)} in "
         f"{expanded.seconds:.1f} s ({rate}); {count(expanded.planes, 'plane')} decoded on {expanded.device}."
     ]
+    if expanded.resumed_shards:
+        lines.append(f"{count(len(expanded.resumed_shards), 'shard')} of them had been finished by an earlier run.")
+    if expanded.removed_sources:
+        lines.append(f"Removed {count(len(expanded.removed_sources), 'source shard')}, each after its proof.")
+    if expanded.missing:
+        lines.append(f"Not complete yet: {count(len(expanded.missing), 'shard')} are for other parts to write.")
     proved = len(expanded.proved_shards)
     if proved == len(expanded.shards):
         lines.append("Every shard has the SHA-256 of the original: restored bit for bit.")

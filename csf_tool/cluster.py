@@ -1,0 +1,60 @@
+"""Running shards on a Dask cluster: an executor like any other, whose workers share the storage."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from csf_tool.checkpoint.streams import PlaneStreams
+from csf_tool.decoder import Decoded, Decoder, make_decoder
+from csf_tool.errors import EnvironmentFault
+
+_RETRIES = 2
+"""How often a shard is tried again elsewhere after an error of a worker; a worker that dies costs no retry."""
+
+_CONNECT_SECONDS = 20
+
+
+@contextmanager
+def cluster_executor(address: str | None) -> Iterator[Executor | None]:
+    """An executor over the Dask cluster at `address`; None without an address.
+
+    Raises:
+        EnvironmentFault: dask.distributed is not installed, or no scheduler answers there.
+    """
+    if address is None:
+        yield None
+        return
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise EnvironmentFault("--cluster: dask is not installed (pip install 'csf-tool[cluster]' adds it)") from error
+    try:
+        client: Any = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise EnvironmentFault(f"--cluster {address}: no Dask scheduler answers: {error}") from error
+    with client:
+        yield client.get_executor(pure=False, retries=_RETRIES)
+
+
+@dataclass(frozen=True)
+class RemoteDecoder:
+    """A decoder by the name of its device, made on the worker that uses it."""
+
+    name: str
+
+    @property
+    def device(self) -> str:
+        """What the workers were asked for."""
+        return f"{self.name} of the cluster's workers"
+
+    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[Decoded]:
+        """See `csf_tool.decoder.Decoder.decode`."""
+        return _decoder(self.name).decode(streams)
+
+
+@cache
+def _decoder(name: str) -> Decoder:
+    return make_decoder(name)
