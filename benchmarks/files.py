@@ -66,7 +66,7 @@ def scales(rng: np.random.Generator, shape: tuple[int, ...]) -> bytes:
     result = rng.integers(0, 12, shape, np.uint8) + rng.integers(80, 100, (shape[0], 1), np.uint8)
     astray = rng.random(shape, np.float32) < 0.01
     result[astray] = rng.integers(0, 256, int(astray.sum()), np.uint8)
-    return result.tobytes()
+    return bytes(result.tobytes())
 
 
 NAIVE = """

@@ -74,7 +74,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 
 
 DeviceOption = Annotated[
-    str, typer.Option(metavar="auto|cpu|cuda[:N]", help="Where planes are decoded; auto takes a GPU if there is one.")
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda[:N]", help="Where planes are decoded or encoded; auto takes a GPU if there is one."
+    ),
 ]
 JobsOption = Annotated[
     int | None,
@@ -335,6 +338,7 @@ def compress(
     family: FamilyOption = None,
     source_model_id: SourceModelOption = None,
     source_revision: SourceRevisionOption = None,
+    device: DeviceOption = "auto",
     jobs: JobsOption = None,
     drop_cache: CacheOption = None,
     as_json: JsonOption = False,
@@ -349,8 +353,8 @@ def compress(
     from csf_tool.checkpoint.problems import warnings
     from csf_tool.compress import CompressOptions
     from csf_tool.compress import compress as run
-    from csf_tool.decoder import NumpyDecoder
-    from csf_tool.encoder import NumpyEncoder
+    from csf_tool.decoder import make_decoder
+    from csf_tool.encoder import make_encoder
     from csf_tool.jobs import default_jobs, drops_cache
     from csf_tool.report.compress import compress_json, compress_report
     from csf_tool.report.console import print_json, print_out, print_problems
@@ -367,7 +371,8 @@ def compress(
         drop_cache=drops_cache(opened, drop_cache),
     )
     with progress_bar() as progress:
-        done = run(opened, destination, options, NumpyEncoder(), NumpyDecoder(), progress)
+        encoder, decoder = make_encoder(device, _say), make_decoder(device)
+        done = run(opened, destination, options, encoder, decoder, progress)
     if as_json:
         print_json(compress_json(done))
     else:
@@ -442,6 +447,32 @@ def identity(
     else:
         print_out(found.digest)
         print_err(f"{found.scheme}, from {found.basis.value}")
+    return 0
+
+
+@app.command()
+@_guarded
+def bench(
+    device: Annotated[int, typer.Option(help="The GPU, by its number.")] = 0,
+    repeats: Annotated[int, typer.Option(min=3, help="Replays that the medians are of.")] = 20,
+    as_json: JsonOption = False,
+) -> int:
+    """Time the GPU decode at real geometries, beside a streaming floor and every peer there is.
+
+    Example: csf-tool bench --repeats 50
+    """
+    from csf_tool.devices import choose_cuda
+
+    choose_cuda(f"cuda:{device}", _say)
+    from csf_tool.bench.run import BenchOptions, run_bench
+    from csf_tool.report.bench import bench_json, bench_report
+    from csf_tool.report.console import print_err, print_json, print_out
+
+    found = run_bench(BenchOptions(repeats=repeats, device=device), print_err)
+    if as_json:
+        print_json(bench_json(found))
+    else:
+        print_out(*bench_report(found))
     return 0
 
 

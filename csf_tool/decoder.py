@@ -1,11 +1,8 @@
 """One interface over the CPU and the GPU: checked streams in, dense bytes out, on the chosen device."""
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -14,14 +11,11 @@ from numpy.typing import NDArray
 from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.codec import reference
-from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.devices import choose_cuda
+from csf_tool.errors import EnvironmentFault
 
 SAMPLE_EVERY = 64
 """`--cross-check sample` compares one plane of this many with the CPU."""
-
-_INSTALL = "pip install 'csf-tool[gpu]'"
-_GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""Files that a driver makes (NVIDIA; WSL; AMD): torch takes seconds to import, so look here first."""
 
 
 class CrossCheck(StrEnum):
@@ -108,40 +102,12 @@ def make_decoder(
         UsageError: there is no such device name.
         EnvironmentFault: the device was asked for by name and cannot be used here.
     """
-    if device == "cpu":
+    cuda = choose_cuda(device, lambda reason: tell(f"decoding on the CPU: {reason}"))
+    if cuda is None:
         return NumpyDecoder()
-    if device != "auto" and not _is_cuda_name(device):
-        raise UsageError(f"--device {device}: give auto, cpu, cuda or cuda:N")
-    reason = _why_no_gpu(device)
-    if reason and device != "auto":
-        raise EnvironmentFault(f"--device {device}: {reason}")
-    if reason:
-        tell(f"decoding on the CPU: {reason}")
-        return NumpyDecoder()
-    from csf_tool.gpu_decoder import GpuDecoder
+    from csf_tool.gpu_codec import GpuDecoder
 
-    gpu = GpuDecoder("cuda" if device == "auto" else device)
+    gpu = GpuDecoder(cuda)
     if cross_check is CrossCheck.NONE:
         return gpu
     return CrossCheckedDecoder(gpu, 1 if cross_check is CrossCheck.ALL else SAMPLE_EVERY)
-
-
-def _is_cuda_name(device: str) -> bool:
-    name, _, index = device.partition(":")
-    return name == "cuda" and (index.isdecimal() or device == "cuda")
-
-
-def _why_no_gpu(device: str) -> str | None:
-    """Why `device` cannot decode, or None when it can."""
-    if missing := [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]:
-        return f"{' and '.join(missing)} not installed ({_INSTALL} adds the GPU)"
-    if device == "auto" and sys.platform == "linux" and not any(Path(f).exists() for f in _GPU_FILES):
-        return "no GPU found"
-    import torch
-
-    if not torch.cuda.is_available():
-        return "torch sees no GPU (is a CUDA build of it installed, and the driver running?)"
-    index = int(device.partition(":")[2] or 0)
-    if index >= torch.cuda.device_count():
-        return f"torch sees {torch.cuda.device_count()} GPUs, numbered from 0"
-    return None

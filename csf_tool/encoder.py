@@ -1,6 +1,6 @@
 """One interface over the CPU and the GPU: dense scales in, streams out."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from csf_tool.checkpoint.model import DensePlane
 from csf_tool.codec import reference
+from csf_tool.devices import choose_cuda
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +53,18 @@ class NumpyEncoder:
         """See `Encoder.encode`."""
         for p in planes:
             yield Encoded(p.plane, p.scales, *reference.encode(p.plane.fmt, p.scales))
+
+
+def make_encoder(device: str, tell: Callable[[str], None] = lambda _: None) -> Encoder:
+    """The encoder for `--device auto|cpu|cuda[:N]`. `tell` hears when auto ends up on the CPU, and why.
+
+    Raises:
+        UsageError: there is no such device name.
+        EnvironmentFault: the device was asked for by name and cannot be used here.
+    """
+    cuda = choose_cuda(device, lambda reason: tell(f"encoding on the CPU: {reason}"))
+    if cuda is None:
+        return NumpyEncoder()
+    from csf_tool.gpu_codec import GpuEncoder
+
+    return GpuEncoder(cuda)

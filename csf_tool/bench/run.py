@@ -1,0 +1,287 @@
+"""Run the benchmark: every workload, decoded every way, with data in the L2 and without."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import triton
+
+from csf_tool.bench import rivals
+from csf_tool.bench.timing import Timing, time_eager, time_graph
+from csf_tool.bench.workloads import (
+    ENCODED,
+    WORKLOADS,
+    Streams,
+    Workload,
+    make_scales,
+    make_streams,
+    prepare,
+)
+from csf_tool.codec.formats import MXFP4, NVFP4
+from csf_tool.gpu import (
+    CsfScales,
+    compress_nvfp4_scales,
+    decompress_mxfp4_csf_scales,
+    decompress_nvfp4_csf_scales,
+)
+from csf_tool.gpu.scales import DENSE_DTYPES, Layout
+
+ACTIVE_EXPERTS = 8
+"""Experts that a routed decode has tokens for."""
+
+_ROUTINGS = 16
+"""Different choices of active experts that are rotated over, for each set of streams."""
+
+_L2_TIMES = 4
+"""The rotated sets are this many times the L2 together."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """What to run."""
+
+    workloads: Sequence[Workload] = WORKLOADS
+    repeats: int = 20
+    """Replays of each graph; the median counts."""
+    launches: int = 24
+    """Launches in a graph, at least."""
+    device: int = 0
+    encode: bool = True
+    """Whether to time the encoder as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One way to do the work, timed with its data out of the L2 and as far in it as fits."""
+
+    name: str
+    flushed: Timing
+    warm: Timing | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """Everything about one workload."""
+
+    workload: Workload
+    exceptions: int
+    compressed_bytes: int
+    prepared_bytes: int
+    floor: Measure
+    measures: list[Measure]
+    """The ways to decode; the first is the whole stack, row-major."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeResult:
+    """The encoder on one layer of scales: all its stacks queued, then waited for; launching and allocation included."""
+
+    dense_bytes: int
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """What was measured, and on what."""
+
+    device: str
+    versions: dict[str, str]
+    l2_bytes: int
+    copy_bytes_per_s: float
+    """Bytes read plus bytes written by a large copy, a second."""
+    empty: Timing
+    """A kernel that does nothing: what is in every figure."""
+    cases: list[CaseResult]
+    encode: EncodeResult | None
+    skipped: list[str] = field(default_factory=list)
+    """What could not be measured, and why."""
+
+
+_DECOMPRESS = {NVFP4: decompress_nvfp4_csf_scales, MXFP4: decompress_mxfp4_csf_scales}
+
+
+class WrongBytes(Exception):
+    """Raised when a decode that is about to be timed does not give the right bytes."""
+
+
+def run_bench(options: BenchOptions, progress: Callable[[str], None] = lambda _: None) -> BenchResult:
+    """Measure. `progress` is called with the name of what comes next.
+
+    Raises:
+        WrongBytes: a decoder is wrong, so that its time means nothing.
+    """
+    device = torch.device("cuda", options.device)
+    with torch.cuda.device(device):
+        properties = torch.cuda.get_device_properties(device)
+        cases = []
+        for work in options.workloads:
+            progress(work.name)
+            cases.append(_run_case(work, options, device, properties.L2_cache_size))
+        encode = None
+        if options.encode:
+            progress("encoder")
+            encode = _run_encoder(options, device)
+        missing = rivals.nvcomp_missing()
+        return BenchResult(
+            device=properties.name,
+            versions={"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)},
+            l2_bytes=properties.L2_cache_size,
+            copy_bytes_per_s=_copy_rate(options, device),
+            empty=_time_empty(options, device),
+            cases=cases,
+            encode=encode,
+            skipped=[f"nvCOMP ANS: {missing}"] if missing else [],
+        )
+
+
+class _Case:
+    """The tensors of a workload, in as many sets as it takes to pass the L2."""
+
+    def __init__(self, work: Workload, options: BenchOptions, device: torch.device, l2_bytes: int) -> None:
+        self.work = work
+        self.options = options
+        self.streams = make_streams(work, device)
+        self.bytes_moved = self.streams.nbytes + work.dense_bytes
+        self.sets = max(2, -(-_L2_TIMES * l2_bytes // self.bytes_moved))
+        self.prepared = [prepare(work, self.streams) for _ in range(self.sets)]
+        size = self.prepared[0].workspace_bytes("swizzled")
+        self.outs = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(self.sets)]
+        self.device = device
+
+    def time(self, name: str, launch: Callable[[int], object], sets: int = 0, note: str = "") -> Measure:
+        """Time `launch(i)`, which works on set i of `sets`, over all of them and over the first alone."""
+        options = self.options
+        warm = time_graph(lambda _: launch(0), launches=options.launches, repeats=options.repeats)
+        return Measure(name, self.time_flushed(launch, sets), warm, note)
+
+    def time_flushed(self, launch: Callable[[int], object], sets: int = 0) -> Timing:
+        """Time `launch(i)` over all `sets`, so that it finds none of its data in the L2."""
+        sets = sets or self.sets
+        launches = -(-self.options.launches // sets) * sets
+        return time_graph(lambda i: launch(i % sets), launches=launches, repeats=self.options.repeats)
+
+
+def _decompress(scales: CsfScales, **options: object) -> torch.Tensor:
+    decompress: Callable[..., torch.Tensor] = _DECOMPRESS[scales.format]
+    return decompress(scales, **options)
+
+
+def _run_case(work: Workload, options: BenchOptions, device: torch.device, l2_bytes: int) -> CaseResult:
+    case = _Case(work, options, device, l2_bytes)
+    dense = rivals.torch_decode(work, case.streams)
+    _check(case, dense)
+    measures = [
+        *_time_decode(case),
+        _time_two_launches(case),
+        _time_torch(case),
+    ]
+    if rivals.nvcomp_missing() is None:
+        measures.append(_time_nvcomp(case, dense))
+    return CaseResult(
+        workload=work,
+        exceptions=len(case.streams.words),
+        compressed_bytes=case.streams.nbytes,
+        prepared_bytes=case.prepared[0].nbytes,
+        floor=_time_floor(case),
+        measures=measures,
+    )
+
+
+def _check(case: _Case, dense: torch.Tensor) -> None:
+    got = _decompress(case.prepared[0], out=case.outs[0])
+    if not torch.equal(got.view(torch.uint8), dense):
+        raise WrongBytes(f"{case.work.name}: the decoded scales differ from those of plain PyTorch")
+
+
+def _time_decode(case: _Case) -> list[Measure]:
+    def decode(layout: Layout, routing: torch.Tensor | None = None) -> Callable[[int], object]:
+        return lambda i: _decompress(case.prepared[i], out=case.outs[i], layout=layout, expert_start=routing)
+
+    experts = case.work.experts
+    everyone = torch.arange(experts + 1, dtype=torch.int32, device=case.device)
+    few = [_routing(experts, seed, case.device) for seed in range(_ROUTINGS)]
+    sets = case.sets * _ROUTINGS
+
+    def decode_few(i: int) -> object:
+        at = i % case.sets
+        return _decompress(case.prepared[at], out=case.outs[at], expert_start=few[i // case.sets % _ROUTINGS])
+
+    return [
+        case.time("all experts", decode("linear")),
+        case.time("all experts, 128x4 layout", decode("swizzled")),
+        case.time("all experts, routed", decode("linear", everyone)),
+        case.time(f"{ACTIVE_EXPERTS} of {experts} experts", decode_few, sets),
+    ]
+
+
+def _routing(experts: int, seed: int, device: torch.device) -> torch.Tensor:
+    rows = torch.zeros(experts, dtype=torch.int32)
+    chosen = torch.randperm(experts, generator=torch.Generator().manual_seed(seed))[:ACTIVE_EXPERTS]
+    rows[chosen] = 1
+    return torch.cat([torch.zeros(1, dtype=torch.int32), rows.cumsum(0).to(torch.int32)]).to(device)
+
+
+def _time_floor(case: _Case) -> Measure:
+    """The best streaming kernel over the tile sizes: the same bytes read and written, no decoding."""
+    read, dense = case.streams.nbytes, case.work.dense_bytes
+    sources = [torch.randint(0, 256, (read + 16,), dtype=torch.uint8, device=case.device) for _ in range(case.sets)]
+
+    def launch(size: int, warps: int) -> Callable[[int], object]:
+        stream = rivals.streamer(read, dense, size, warps)
+        return lambda i: stream(sources[i], case.outs[i])
+
+    best = min(rivals.FLOOR_TILES, key=lambda tile: case.time_flushed(launch(*tile)).median_us)
+    return case.time("streaming, no decoding", launch(*best), note=f"{best[0] // 1024} KiB a program, {best[1]} warps")
+
+
+def _time_two_launches(case: _Case) -> Measure:
+    fixed_only = [rivals.without_exceptions(case.work, case.streams) for _ in range(case.sets)]
+    streams = [
+        Streams(s.fixed, case.streams.words.clone(), case.streams.places.clone(), case.streams.counts)
+        for s in fixed_only
+    ]
+
+    def launch(i: int) -> None:
+        _decompress(fixed_only[i], out=case.outs[i])
+        rivals.scatter_exceptions(streams[i], case.outs[i])
+
+    return case.time("fixed and exceptions as two launches", launch)
+
+
+def _time_torch(case: _Case) -> Measure:
+    streams = [Streams(p.fixed, case.streams.words, case.streams.places, case.streams.counts) for p in case.prepared]
+    return case.time("plain PyTorch", lambda i: rivals.torch_decode(case.work, streams[i]))
+
+
+def _time_nvcomp(case: _Case, dense: torch.Tensor) -> Measure:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        decode, coded = rivals.nvcomp_decoder(dense)
+        timing = time_eager(lambda _: decode(), launches=5, repeats=case.options.repeats)
+    note = f"{coded / case.work.dense_bytes:.0%} of the dense bytes; it cannot be captured"
+    return Measure("nvCOMP ANS", timing, None, note)
+
+
+def _run_encoder(options: BenchOptions, device: torch.device) -> EncodeResult:
+    stacks = [make_scales(rows, cols, device).view(DENSE_DTYPES[NVFP4]) for _, rows, cols in ENCODED]
+
+    def encode(_: int) -> object:
+        queued = [compress_nvfp4_scales(scales) for scales in stacks]
+        return [streams.exceptions for streams in queued]  # waits: only then is it known how many there are
+
+    timing = time_eager(encode, launches=4, repeats=options.repeats)
+    return EncodeResult(sum(scales.nbytes for scales in stacks), timing)
+
+
+def _copy_rate(options: BenchOptions, device: torch.device) -> float:
+    size = 2 << 30
+    source, target = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
+    timing = time_eager(lambda _: target.copy_(source), launches=4, repeats=options.repeats)
+    return 2 * size / timing.median_us * 1e6
+
+
+def _time_empty(options: BenchOptions, device: torch.device) -> Timing:
+    nothing = torch.empty(16, dtype=torch.uint8, device=device)
+    return time_graph(lambda _: rivals.launch_empty(nothing), launches=options.launches, repeats=options.repeats)

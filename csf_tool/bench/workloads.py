@@ -1,0 +1,98 @@
+"""The stacks that are measured: real geometries, made-up scales with the exception rates of real checkpoints."""
+
+from dataclasses import dataclass
+
+import torch
+
+from csf_tool.codec.formats import MXFP4, NVFP4, POSITION_BITS, SLAB_ROWS, CsfFormat
+from csf_tool.gpu import CsfScales, prepare_csf_scales
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A stack to measure."""
+
+    name: str
+    format: CsfFormat
+    experts: int
+    rows: int
+    cols: int
+    exception_share: float
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of the dense scales."""
+        return self.experts * self.rows * self.cols
+
+
+WORKLOADS = (
+    Workload("Qwen3.8 gate", NVFP4, 512, 640, 160, 0.010),
+    Workload("Qwen3.8 down", NVFP4, 512, 2560, 40, 0.004),
+    Workload("GLM-5.3 gate", NVFP4, 288, 2048, 256, 0.010),
+    Workload("GLM-5.3 down", NVFP4, 288, 4096, 128, 0.004),
+    Workload("DeepSeek-V4.1 w1", MXFP4, 384, 2304, 160, 0.0006),
+    Workload("DeepSeek-V4.1 w2", MXFP4, 384, 5120, 72, 0.0006),
+)
+"""Gate and down stacks of the checkpoints in the format description, one layer each."""
+
+ENCODED = (("gate and up", 1280, 160), ("down", 2560, 40))
+"""Planes of the layer that the encoder is timed on: 512 experts of each, 157 MB of scales."""
+
+ENCODED_EXPERTS = 512
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Streams:
+    """Streams of a stack on the GPU, as they are stored."""
+
+    fixed: torch.Tensor
+    """uint8 `[experts, rows / 16, slab bytes]`."""
+    words: torch.Tensor
+    """int32 exception words, plane after plane."""
+    places: torch.Tensor
+    """int64 `[n]`: where each exception lies in the row-major stack."""
+    counts: list[int]
+    """Exceptions of each plane."""
+
+    @property
+    def nbytes(self) -> int:
+        """Compressed bytes: what a decoder cannot but read."""
+        return self.fixed.nbytes + self.words.nbytes
+
+
+def make_streams(work: Workload, device: torch.device) -> Streams:
+    """Random streams of the stack. Bases lie close together, as block scales do, so that entropy coders can work."""
+    random = torch.Generator(device).manual_seed(0)
+    slabs = work.rows // SLAB_ROWS
+    shape = (work.experts, slabs, work.format.slab_bytes(work.cols))
+    fixed = torch.randint(0, 256, shape, dtype=torch.uint8, device=device, generator=random)
+    bases = torch.randint(108, 116, (work.experts, slabs, SLAB_ROWS), device=device, generator=random)
+    fixed[..., :SLAB_ROWS] = bases.to(torch.uint8)
+    padding = work.format.row_bytes(work.cols) * 8 - work.cols * work.format.code_bits
+    if padding:
+        rows = fixed[..., SLAB_ROWS:].view(*shape[:2], SLAB_ROWS, -1)
+        rows[..., -1] &= 0xFF >> padding
+    plane = work.rows * work.cols
+    strays = torch.rand(work.experts, plane, device=device, generator=random) < work.exception_share
+    places = strays.view(-1).nonzero().view(-1)
+    values = torch.randint(0, 256, places.shape, device=device, generator=random)
+    words = values << POSITION_BITS | places % plane
+    words = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
+    return Streams(fixed, words, places, strays.sum(1).tolist())
+
+
+def prepare(work: Workload, streams: Streams) -> CsfScales:
+    """The stack, prepared for many uses, in memory of its own."""
+    return prepare_csf_scales(
+        work.format, streams.fixed.clone(), streams.words.clone(), streams.counts, rows=work.rows, cols=work.cols
+    )
+
+
+def make_scales(rows: int, cols: int, device: torch.device) -> torch.Tensor:
+    """Dense NVFP4 scales to encode: bell-shaped rows, with 1% of strays."""
+    random = torch.Generator(device).manual_seed(1)
+    shape = (ENCODED_EXPERTS, rows, cols)
+    bell = torch.randn(shape, device=device, generator=random) * 3
+    scales = (bell + torch.randint(100, 120, (*shape[:2], 1), device=device, generator=random)).round().to(torch.uint8)
+    strays = torch.rand(shape, device=device, generator=random) < 0.01
+    return torch.where(strays, torch.randint_like(scales, 0, 256), scales)

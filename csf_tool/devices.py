@@ -1,0 +1,55 @@
+"""Choosing the device that decodes and encodes: a GPU where there is one."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from csf_tool.errors import EnvironmentFault, UsageError
+
+_INSTALL = "pip install 'csf-tool[gpu]'"
+_GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""Files that a driver makes (NVIDIA; WSL; AMD): torch takes seconds to import, so look here first."""
+
+
+def choose_cuda(device: str, tell: Callable[[str], None]) -> str | None:
+    """The CUDA device that `--device auto|cpu|cuda[:N]` means, or None for the CPU.
+
+    `tell` hears why auto ends up on the CPU.
+
+    Raises:
+        UsageError: there is no such device name.
+        EnvironmentFault: the device was asked for by name and cannot be used here.
+    """
+    if device == "cpu":
+        return None
+    if device != "auto" and not _is_cuda_name(device):
+        raise UsageError(f"--device {device}: give auto, cpu, cuda or cuda:N")
+    reason = _why_no_gpu(device)
+    if reason and device != "auto":
+        raise EnvironmentFault(f"--device {device}: {reason}")
+    if reason:
+        tell(reason)
+        return None
+    return "cuda" if device == "auto" else device
+
+
+def _is_cuda_name(device: str) -> bool:
+    name, _, index = device.partition(":")
+    return name == "cuda" and (index.isdecimal() or device == "cuda")
+
+
+def _why_no_gpu(device: str) -> str | None:
+    """Why `device` cannot decode, or None when it can."""
+    if missing := [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]:
+        return f"{' and '.join(missing)} not installed ({_INSTALL} adds the GPU)"
+    if device == "auto" and sys.platform == "linux" and not any(Path(f).exists() for f in _GPU_FILES):
+        return "no GPU found"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch sees no GPU (is a CUDA build of it installed, and the driver running?)"
+    index = int(device.partition(":")[2] or 0)
+    if index >= torch.cuda.device_count():
+        return f"torch sees {torch.cuda.device_count()} GPUs, numbered from 0"
+    return None

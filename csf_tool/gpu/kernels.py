@@ -1,0 +1,329 @@
+"""The Triton kernel that decodes a stack: fixed stream and exceptions, in one launch.
+
+Decoding is bound by writing: every byte should be written once, and no store should wait for a chain of
+loads. So `scales.py` splits a plane's exceptions once, when it prepares a stack:
+
+- *leads*: the first exception of each group of GROUP scales, `value << 8 | position in the group`, in a
+  table with a place for every group (position 255: none). Its address is known at once, and the lead is
+  merged into the words before they are stored.
+- *rest*: all others, as exception words. The program that wrote a part of the output stores them over it,
+  after a barrier. A stack with few exceptions has no leads (GROUP is 0): storing them over is cheaper.
+
+Dense bytes are made as 32-bit *words* of four scales, four words a *chunk*: 16 bytes, a thread's widest
+store. A scale is `base + code` with a code of BITS bits, so one source serves every format.
+
+Pointers: fixed uint8, leads int16, rest int32, starts int32, out uint8 at any byte, all contiguous. Offsets
+inside a plane fit 32 bits; those of planes take 64. LANES is the number of threads of a program.
+"""
+
+import triton
+import triton.language as tl
+
+from csf_tool.codec import formats, swizzle
+
+EXPERT_BLOCK = 32
+"""Experts that a routed program looks at: a lane of a warp each, so finding the active ones takes no barrier."""
+
+NO_LEAD = 255
+"""Position in the group that stands for "this group has no exception". Groups are smaller."""
+
+RUN_ROWS = 4
+"""Rows through which runs count before they go on to the next columns: two whole sectors of the 128x4 layout."""
+
+MAX_WIDTH = 4
+"""Most column quads of a run: 8 code bytes of NVFP4, one load."""
+
+_SLAB_ROWS = tl.constexpr(formats.SLAB_ROWS)
+_POSITION_BITS = tl.constexpr(formats.POSITION_BITS)
+_POSITION_MASK = tl.constexpr(formats.POSITION_MASK)
+_TILE_ROWS = tl.constexpr(swizzle.TILE_ROWS)
+_TILE_BYTES = tl.constexpr(swizzle.TILE_BYTES)
+_EXPERT_BLOCK = tl.constexpr(EXPERT_BLOCK)
+_RUN_ROWS = tl.constexpr(RUN_ROWS)
+
+
+@triton.jit
+def _spread(codes, BITS: tl.constexpr):
+    """Four codes of BITS bits, packed in the low bits of uint32, to the four bytes of a word."""
+    PAIR: tl.constexpr = (1 << 2 * BITS) - 1
+    ONE: tl.constexpr = (1 << BITS) - 1
+    pairs = (codes | (codes << (16 - 2 * BITS))) & (PAIR * 0x10001)
+    return (pairs | (pairs << (8 - BITS))) & (ONE * 0x01010101)
+
+
+@triton.jit
+def _code_words(codes, word, mask, BITS: tl.constexpr):
+    """The spread codes of words `word`, counted from where `codes` points; 0 where masked off."""
+    if BITS == 4:  # a word's codes are two whole bytes
+        packed = tl.load(codes.to(tl.pointer_type(tl.uint16)) + word, mask=mask, other=0).to(tl.uint32)
+    else:  # a byte holds the codes of 2 / BITS words
+        packed = tl.load(codes + word * BITS // 2, mask=mask, other=0).to(tl.uint32)
+        packed = (packed >> (word * BITS % 2 * 4)) & ((1 << 4 * BITS) - 1)
+    return _spread(packed, BITS)
+
+
+@triton.jit
+def _bases(fixed, row, mask, SLAB_BYTES: tl.constexpr):
+    """The bases of rows `row`, as uint32; 0 where masked off."""
+    at = row // _SLAB_ROWS * SLAB_BYTES + row % _SLAB_ROWS
+    return tl.load(fixed + at, mask=mask, other=0).to(tl.uint32)
+
+
+@triton.jit
+def _codes_at(row, SLAB_BYTES: tl.constexpr, ROW_BYTES: tl.constexpr):
+    """Where in the fixed stream the codes of rows `row` begin."""
+    return row // _SLAB_ROWS * SLAB_BYTES + _SLAB_ROWS + row % _SLAB_ROWS * ROW_BYTES
+
+
+@triton.jit
+def _fixed_words(
+    fixed, word, slab, row, quad, base_row, mask,
+    COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr,
+):  # fmt: skip
+    """Words [chunks, 4] of the fixed stream where a row is whole words; 0 where masked off.
+
+    `word` counts them through the plane; each is column quad `quad` of row `row`, in slab `slab` [chunks, 1].
+    `base_row` is `row`, or [chunks, 1] where a chunk lies in one row and so needs one base.
+    """
+    if COLS * BITS % 8 == 0:
+        # No padding bits: the codes of a slab are one run of words, which wide loads can follow.
+        words = _code_words(fixed + (slab + 1) * _SLAB_ROWS, word, mask, BITS)
+    else:
+        words = _code_words(fixed + _codes_at(row, SLAB_BYTES, ROW_BYTES), quad, mask, BITS)
+    return words + _bases(fixed, base_row, mask, SLAB_BYTES) * 0x01010101
+
+
+@triton.jit
+def _fixed_scale(fixed, row, col, mask, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr):
+    """Single scales of the fixed stream, as uint32, for rows that are not whole words; 0 where masked off."""
+    at = _codes_at(row, SLAB_BYTES, ROW_BYTES) + col * BITS // 8
+    packed = tl.load(fixed + at, mask=mask, other=0).to(tl.uint32)
+    code = (packed >> (col * BITS % 8)) & ((1 << BITS) - 1)
+    return code + _bases(fixed, row, mask, SLAB_BYTES)
+
+
+@triton.jit
+def _merge_leads(words, leads, word, unit, mask, GROUP: tl.constexpr):
+    """`words` [chunks, 4] with the leads that fall into them put in place.
+
+    `word` counts them through the plane; `unit` is `word`, or [chunks, 1] where a chunk lies in one group.
+    """
+    lead = tl.load(leads + unit // (GROUP // 4), mask=mask, other=0).to(tl.uint32)
+    shift = (lead & 3) * 8
+    hole = tl.full((1, 1), 0xFF, tl.uint32) << shift
+    value = ((lead >> 8) & 0xFF) << shift
+    hit = ((lead & 0xFF) >> 2).to(tl.int32) == word % (GROUP // 4)
+    return tl.where(hit, (words & ~hole) | value, words)
+
+
+@triton.jit
+def _store_words(out, word, words, mask, WORD_ALIGNED: tl.constexpr):
+    """Store uint32 `words` at word offsets `word`, byte by byte where `out` is not aligned to words."""
+    if WORD_ALIGNED:
+        tl.store(out.to(tl.pointer_type(tl.uint32)) + word, words, mask=mask)
+    else:
+        for byte in tl.static_range(4):
+            tl.store(out + word * 4 + byte, (words >> (8 * byte)).to(tl.uint8), mask=mask)
+
+
+@triton.jit
+def _load_exceptions(exceptions, at, end):
+    return tl.load(exceptions + at, mask=at < end, other=0).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def _store_exceptions(out, words, mask, item, COLS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    """Store the values of exception words; in the 128x4 layout, only those that fall into runs of `item`."""
+    at = (words & _POSITION_MASK).to(tl.int32)
+    if WIDTH:
+        QUADS: tl.constexpr = (COLS + 3) // 4
+        row = at // COLS
+        quad = at % COLS // 4
+        part = row // _TILE_ROWS * (32 // _RUN_ROWS) + row % 32 // _RUN_ROWS
+        part = part * (QUADS // WIDTH) + quad // WIDTH
+        mask &= (part * _RUN_ROWS + row % _RUN_ROWS) // SIZE == item
+        tile = row // _TILE_ROWS * QUADS + quad
+        at = tile * _TILE_BYTES + row % 32 * 16 + row % _TILE_ROWS // 32 * 4 + at % COLS % 4
+    tl.store(out + at, (words >> _POSITION_BITS).to(tl.uint8), mask=mask)
+
+
+@triton.jit
+def _overwrite(
+    out, exceptions, early, begin, end, item,
+    COLS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Store exceptions [begin, end) over what this whole program stored; `early` holds the first LANES of them."""
+    lane = tl.arange(0, LANES)
+    if begin < end:
+        tl.debug_barrier()  # orders the stores so far, of all threads of this program, before the ones below
+        _store_exceptions(out, early, begin + lane < end, item, COLS, SIZE, WIDTH)
+        for at in range(begin + LANES, end, LANES):
+            late = _load_exceptions(exceptions, at + lane, end)
+            _store_exceptions(out, late, at + lane < end, item, COLS, SIZE, WIDTH)
+
+
+@triton.jit
+def _decode_piece(
+    fixed, leads, rest, starts, out, item,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr,
+    GROUP: tl.constexpr, SIZE: tl.constexpr, LANES: tl.constexpr, WORD_ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Write the row-major bytes [item * SIZE, + SIZE) of the plane to which the pointers point."""
+    # What is stored last is loaded first, so that its latency is not added at the end.
+    begin = tl.load(starts + item)
+    end = tl.load(starts + item + 1)
+    early = _load_exceptions(rest, begin + tl.arange(0, LANES), end)
+
+    chunk = item * (SIZE // 16) + tl.arange(0, SIZE // 16)[:, None]  # [chunks, 1]
+    word = chunk * 4 + tl.arange(0, 4)[None, :]  # [chunks, 4]
+    mask = chunk < ROWS * COLS // 16
+    if COLS % 4 == 0:
+        QUADS: tl.constexpr = COLS // 4
+        row = word // QUADS
+        base_row = chunk // (COLS // 16) if COLS % 16 == 0 else row
+        words = _fixed_words(
+            fixed, word, chunk // COLS, row, word % QUADS, base_row, mask, COLS, BITS, ROW_BYTES, SLAB_BYTES
+        )
+    else:
+        words = tl.zeros_like(word).to(tl.uint32)
+        for byte in tl.static_range(4):
+            at = word * 4 + byte
+            words |= _fixed_scale(fixed, at // COLS, at % COLS, mask, BITS, ROW_BYTES, SLAB_BYTES) << (8 * byte)
+    if GROUP:
+        words = _merge_leads(words, leads, word, chunk * 4, mask, GROUP)
+    _store_words(out, word, words, mask, WORD_ALIGNED)
+    _overwrite(out, rest, early, begin, end, item, COLS, SIZE, 0, LANES)
+
+
+@triton.jit
+def _row_words(
+    fixed, leads, row, first_quad, quad,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr,
+    GROUP: tl.constexpr,
+):  # fmt: skip
+    """Words [runs, width] of column quads `quad` in rows `row` [runs, 1], leads merged; 0 past the plane."""
+    mask = row < ROWS
+    if COLS % 4 == 0:
+        QUADS: tl.constexpr = COLS // 4
+        word = row * QUADS + quad
+        words = _fixed_words(fixed, word, row // _SLAB_ROWS, row, quad, row, mask, COLS, BITS, ROW_BYTES, SLAB_BYTES)
+    else:
+        words = tl.zeros_like(row + quad).to(tl.uint32)
+        for byte in tl.static_range(4):
+            col = quad * 4 + byte
+            inside = mask & (col < COLS)
+            words |= _fixed_scale(fixed, row, col, inside, BITS, ROW_BYTES, SLAB_BYTES) << (8 * byte)
+    if GROUP:  # only where a row is whole words
+        unit = row * QUADS + first_quad if COLS % 16 == 0 else word
+        words = _merge_leads(words, leads, word, unit, mask, GROUP)
+    return words
+
+
+@triton.jit
+def _row_of_run(run, PARTS: tl.constexpr):
+    """The first of the four rows of runs `run`, counted from the start of its block of 128 rows."""
+    return run // (PARTS * _RUN_ROWS) % (32 // _RUN_ROWS) * _RUN_ROWS + run % _RUN_ROWS
+
+
+@triton.jit
+def _decode_runs(
+    fixed, leads, rest, starts, out, item,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr,
+    GROUP: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, WORD_ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Write runs [item * SIZE, + SIZE) of the plane in the 128x4 layout, with zeros for the padding.
+
+    In the layout, a column quad of four rows that lie 32 apart is 16 bytes in a row. A *run* is WIDTH quads
+    of four such rows: a thread reads each row with one wide load, and needs no exchange with others. Runs
+    count through RUN_ROWS rows, then through the columns of these rows, so that neighbouring threads store
+    to neighbouring places and a program reads whole rows.
+    """
+    QUADS: tl.constexpr = (COLS + 3) // 4
+    PARTS: tl.constexpr = QUADS // WIDTH  # runs of a row
+    BLOCK_RUNS: tl.constexpr = PARTS * 32  # runs of a block of 128 rows
+    BLOCKS: tl.constexpr = (ROWS + _TILE_ROWS - 1) // _TILE_ROWS
+
+    last_block = tl.minimum((item * SIZE + SIZE - 1) // BLOCK_RUNS, BLOCKS - 1)
+    begin = tl.load(starts + item * SIZE // BLOCK_RUNS)
+    end = tl.load(starts + last_block + 1)
+    early = _load_exceptions(rest, begin + tl.arange(0, LANES), end)
+
+    run = item * SIZE + tl.arange(0, SIZE)[:, None]  # [runs, 1]
+    row = run // BLOCK_RUNS * _TILE_ROWS + _row_of_run(run, PARTS)
+    first_quad = run // _RUN_ROWS % PARTS * WIDTH
+    quad = first_quad + tl.arange(0, WIDTH)[None, :]  # [runs, width]
+    a = _row_words(fixed, leads, row, first_quad, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    b = _row_words(fixed, leads, row + 32, first_quad, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    c = _row_words(fixed, leads, row + 64, first_quad, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    d = _row_words(fixed, leads, row + 96, first_quad, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    words = tl.join(tl.join(a, b), tl.join(c, d))  # [runs, width, b or a, d or c]
+    words = words.permute(1, 0, 3, 2).reshape(WIDTH * SIZE, 4)  # a chunk: a b c d
+
+    at = tl.arange(0, WIDTH * SIZE)[:, None]
+    run = item * SIZE + at % SIZE
+    tile = run // BLOCK_RUNS * QUADS + run // _RUN_ROWS % PARTS * WIDTH + at // SIZE
+    word = (tile * 32 + _row_of_run(run, PARTS)) * 4 + tl.arange(0, 4)[None, :]
+    _store_words(out, word, words, run < BLOCKS * BLOCK_RUNS, WORD_ALIGNED)
+    _overwrite(out, rest, early, begin, end, item, COLS, SIZE, WIDTH, LANES)
+
+
+@triton.jit
+def _decode_item(
+    fixed, leads, rest, starts, out, expert, item,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
+    SIZE: tl.constexpr, LANES: tl.constexpr, WORD_ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Write item `item` of the plane of `expert`."""
+    ROW_BYTES: tl.constexpr = (COLS * BITS + 7) // 8
+    SLAB_BYTES: tl.constexpr = _SLAB_ROWS * (1 + ROW_BYTES)
+    plane = expert.to(tl.int64)
+    fixed += plane * (ROWS // _SLAB_ROWS * SLAB_BYTES)
+    if GROUP:
+        leads += plane * ((ROWS * COLS + GROUP - 1) // GROUP)
+    if WIDTH:
+        BLOCKS: tl.constexpr = (ROWS + _TILE_ROWS - 1) // _TILE_ROWS
+        TILES: tl.constexpr = BLOCKS * ((COLS + 3) // 4)
+        _decode_runs(
+            fixed, leads, rest, starts + plane * BLOCKS, out + plane * (TILES * _TILE_BYTES), item,
+            ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP, SIZE, WIDTH, LANES, WORD_ALIGNED,
+        )  # fmt: skip
+    else:
+        PIECES: tl.constexpr = (ROWS * COLS + SIZE - 1) // SIZE
+        _decode_piece(
+            fixed, leads, rest, starts + plane * PIECES, out + plane * (ROWS * COLS), item,
+            ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP, SIZE, LANES, WORD_ALIGNED,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["experts"])
+def decode(
+    fixed, leads, rest, starts, out, expert_start, experts,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
+    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, ROUTED: tl.constexpr, WORD_ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Decode a stack. A plane is ITEMS items of SIZE: bytes of the row-major plane, or runs of the 128x4 layout.
+
+    `starts` says where in `rest` the exceptions begin of each piece (row-major) or block of 128 rows (128x4).
+    Not ROUTED: one program an item. ROUTED: axis 1 takes a block of experts, axis 0 a share of the items of
+    its active ones. Few programs start, and those without work leave after one load.
+    """
+    if ROUTED:
+        lane = tl.arange(0, _EXPERT_BLOCK)
+        first = tl.program_id(1) * _EXPERT_BLOCK
+        mask = first + lane < experts
+        begin = tl.load(expert_start + first + lane, mask=mask, other=0)
+        end = tl.load(expert_start + first + lane + 1, mask=mask, other=0)
+        active = (begin != end).to(tl.int32)
+        order = tl.cumsum(active, 0) * active  # 1 for the block's first active expert; 0: inactive
+        for work in range(tl.program_id(0), tl.sum(active, 0) * ITEMS, tl.num_programs(0)):
+            expert = first + tl.sum(tl.where(order == work // ITEMS + 1, lane, 0), 0)
+            _decode_item(
+                fixed, leads, rest, starts, out, expert, work % ITEMS,
+                ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, WORD_ALIGNED,
+            )  # fmt: skip
+    else:
+        work = tl.program_id(0)
+        _decode_item(
+            fixed, leads, rest, starts, out, work // ITEMS, work % ITEMS,
+            ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, WORD_ALIGNED,
+        )  # fmt: skip

@@ -1,0 +1,223 @@
+"""Decoding and encoding planes of files on the GPU, in batches.
+
+Decoding goes through pinned buffers, so that the GPU never waits on Python: while one batch is being copied
+and decoded, the next is being read. Three sets of buffers go round: one being filled, one on the GPU, one
+whose planes the consumer is looking at.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import cycle
+
+import numpy as np
+import torch
+
+from csf_tool.checkpoint.streams import PlaneStreams
+from csf_tool.codec.formats import EXCEPTION_BYTES, MXFP4, NVFP4, CsfFormat
+from csf_tool.decoder import Decoded
+from csf_tool.encoder import Encoded, PlaneScales
+from csf_tool.gpu import (
+    compress_mxfp4_scales,
+    compress_nvfp4_scales,
+    decompress_mxfp4_csf_scales,
+    decompress_nvfp4_csf_scales,
+    prepare_csf_scales,
+)
+
+BATCH_BYTES = 32 << 20
+"""Dense bytes of a batch: large enough that launches and copies run at full rate, small beside host memory."""
+
+_DECOMPRESS = {NVFP4: decompress_nvfp4_csf_scales, MXFP4: decompress_mxfp4_csf_scales}
+_COMPRESS = {NVFP4: compress_nvfp4_scales, MXFP4: compress_mxfp4_scales}
+_SLOTS = 3
+_ALIGNMENT = 16
+
+Geometry = tuple[CsfFormat, int, int]
+
+
+@dataclass
+class _Batch:
+    """Planes to decode together, grouped by geometry: one launch a group."""
+
+    planes: list[PlaneStreams] = field(default_factory=list)
+    dense_bytes: int = 0
+
+    def add(self, streams: PlaneStreams) -> None:
+        self.planes.append(streams)
+        self.dense_bytes += streams.plane.dense_bytes
+
+    def groups(self) -> dict[Geometry, list[PlaneStreams]]:
+        groups: dict[Geometry, list[PlaneStreams]] = {}
+        for s in self.planes:
+            groups.setdefault((s.plane.fmt, s.plane.rows, s.plane.cols), []).append(s)
+        return groups
+
+
+class _Slot:
+    """Host and device buffers of one batch in flight; they grow to the largest batch and are then reused."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pinned = device.type == "cuda"
+        self._buffers: dict[str, torch.Tensor] = {}
+        self.done = torch.cuda.Event() if self._pinned else None
+
+    def buffer(self, name: str, nbytes: int, *, host: bool) -> torch.Tensor:
+        """At least `nbytes` bytes, kept under `name`."""
+        found = self._buffers.get(name)
+        if found is None or found.numel() < nbytes:
+            if host:
+                found = torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._pinned)
+            else:
+                found = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+            self._buffers[name] = found
+        return found[:nbytes]
+
+
+class GpuDecoder:
+    """Decodes on a CUDA device in batches (on the CPU through Triton's interpreter, in tests)."""
+
+    def __init__(self, device: str, batch_bytes: int = BATCH_BYTES) -> None:
+        self._torch_device = torch.device(device)
+        self._batch_bytes = batch_bytes
+        self.device = _described(self._torch_device)
+
+    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[Decoded]:
+        """See `csf_tool.decoder.Decoder.decode`. A plane's scales are valid until a batch later."""
+        slots = cycle([_Slot(self._torch_device) for _ in range(_SLOTS)])
+        waiting: tuple[_Slot, _Batch] | None = None
+        for batch in self._batches(streams):
+            slot = next(slots)
+            self._launch(slot, batch)
+            if waiting:
+                yield from _finished(*waiting)
+            waiting = slot, batch
+        if waiting:
+            yield from _finished(*waiting)
+
+    def _batches(self, streams: Iterable[PlaneStreams]) -> Iterator[_Batch]:
+        batch = _Batch()
+        for s in streams:
+            if batch.planes and batch.dense_bytes + s.plane.dense_bytes > self._batch_bytes:
+                yield batch
+                batch = _Batch()
+            batch.add(s)
+        if batch.planes:
+            yield batch
+
+    def _launch(self, slot: _Slot, batch: _Batch) -> None:
+        """Queue the copies and kernels of a batch; nothing here waits for the GPU."""
+        host, layout = _stage(slot, batch)
+        on_device = slot.buffer("streams", len(host), host=False)
+        on_device.copy_(host, non_blocking=True)
+        dense = slot.buffer("dense", batch.dense_bytes, host=False)
+        at = 0
+        for (fmt, rows, cols), part in layout.items():
+            scales = prepare_csf_scales(
+                fmt,
+                on_device[part.fixed],
+                on_device[part.exceptions].view(torch.int32),
+                part.counts,
+                rows=rows,
+                cols=cols,
+                validate=False,  # PlaneStreams.faults has seen every plane
+                reused=False,
+            )
+            nbytes = len(part.counts) * rows * cols
+            _DECOMPRESS[fmt](scales, out=dense[at : at + nbytes])
+            at += nbytes
+        slot.buffer("result", batch.dense_bytes, host=True).copy_(dense, non_blocking=True)
+        if slot.done is not None:
+            slot.done.record()
+
+
+class GpuEncoder:
+    """Encodes on a CUDA device in batches (on the CPU through Triton's interpreter, in tests)."""
+
+    def __init__(self, device: str, batch_bytes: int = BATCH_BYTES) -> None:
+        self._torch_device = torch.device(device)
+        self._batch_bytes = batch_bytes
+        self.device = _described(self._torch_device)
+
+    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
+        """See `csf_tool.encoder.Encoder.encode`."""
+        batch: list[PlaneScales] = []
+        nbytes = 0
+        for p in planes:
+            if batch and nbytes + p.scales.nbytes > self._batch_bytes:
+                yield from self._encode(batch)
+                batch, nbytes = [], 0
+            batch.append(p)
+            nbytes += p.scales.nbytes
+        yield from self._encode(batch)
+
+    def _encode(self, batch: list[PlaneScales]) -> Iterator[Encoded]:
+        groups: dict[Geometry, list[PlaneScales]] = {}
+        for p in batch:
+            groups.setdefault((p.plane.fmt, p.plane.rows, p.plane.cols), []).append(p)
+        streams: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for (fmt, _, _), members in groups.items():
+            dense = torch.from_numpy(np.stack([p.scales for p in members])).to(self._torch_device)
+            encoded = _COMPRESS[fmt](dense)
+            fixed = encoded.fixed.cpu().numpy()
+            words = encoded.exceptions.view(torch.int32).cpu().numpy().view("<u4")
+            parts = np.split(words, np.cumsum(encoded.counts)[:-1])
+            streams |= {p.plane.name: (f, w) for p, f, w in zip(members, fixed, parts, strict=True)}
+        for p in batch:
+            yield Encoded(p.plane, p.scales, *streams[p.plane.name])
+
+
+def _described(device: torch.device) -> str:
+    if device.type == "cuda":
+        index = device.index or 0
+        return f"cuda:{index} ({torch.cuda.get_device_name(index)})"
+    return f"{device} (Triton interpreter)"
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Where the streams of one geometry lie in a slot's staging buffer."""
+
+    fixed: slice
+    exceptions: slice
+    counts: list[int]
+
+
+def _stage(slot: _Slot, batch: _Batch) -> tuple[torch.Tensor, dict[Geometry, _Part]]:
+    """All streams of a batch in one pinned buffer, so that one copy brings them to the device."""
+    layout: dict[Geometry, _Part] = {}
+    at = 0
+    for geometry, planes in batch.groups().items():
+        counts = [len(s.exceptions) for s in planes]
+        fixed = slice(at, at + sum(s.fixed.nbytes for s in planes))
+        begin = _aligned(fixed.stop)
+        exceptions = slice(begin, begin + EXCEPTION_BYTES * sum(counts))
+        layout[geometry] = _Part(fixed, exceptions, counts)
+        at = _aligned(exceptions.stop)
+    staged = slot.buffer("staged", at, host=True)
+    bytes_of = staged.numpy()
+    for geometry, planes in batch.groups().items():
+        part = layout[geometry]
+        np.concatenate([s.fixed.reshape(-1) for s in planes], out=bytes_of[part.fixed])
+        np.concatenate([s.exceptions for s in planes], out=bytes_of[part.exceptions].view("<u4"))
+    return staged, layout
+
+
+def _aligned(at: int) -> int:
+    return -(-at // _ALIGNMENT) * _ALIGNMENT
+
+
+def _finished(slot: _Slot, batch: _Batch) -> Iterator[Decoded]:
+    """The planes of a batch in the order in which they came, once the GPU is done with it."""
+    if slot.done is not None:
+        slot.done.synchronize()
+    dense = slot.buffer("result", batch.dense_bytes, host=True).numpy()
+    places = {}
+    at = 0
+    for planes in batch.groups().values():
+        for s in planes:
+            places[s.plane.name] = at
+            at += s.plane.dense_bytes
+    for s in batch.planes:
+        begin = places[s.plane.name]
+        yield Decoded(s, dense[begin : begin + s.plane.dense_bytes].reshape(s.plane.rows, s.plane.cols))

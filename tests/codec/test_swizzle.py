@@ -1,0 +1,42 @@
+"""The 128x4 layout against the formula of the format description."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from csf_tool.codec.swizzle import TILE_BYTES, padded_shape, swizzle, unswizzle
+
+
+def place(row: int, col: int, cols: int) -> int:
+    """Where the byte of (row, col) lies: section 6 of the format description, word for word."""
+    return ((row // 128) * -(-cols // 4) + col // 4) * 512 + (row % 32) * 16 + (row % 128 // 32) * 4 + col % 4
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(16, 1), (128, 4), (128, 5), (144, 10), (300, 7)])
+def test_every_byte_lies_where_the_formula_says(rows: int, cols: int) -> None:
+    rng = np.random.default_rng(0)
+    scales = rng.integers(1, 256, (2, rows, cols), np.uint8)
+    got = swizzle(scales).reshape(2, -1)
+    want = np.zeros_like(got)
+    for row in range(rows):
+        for col in range(cols):
+            want[:, place(row, col, cols)] = scales[:, row, col]
+    assert got.tobytes() == want.tobytes()
+
+
+def test_a_tile_is_512_bytes() -> None:
+    assert padded_shape(1, 1) == (128, 4)
+    assert padded_shape(129, 5) == (256, 8)
+    assert swizzle(np.zeros((1, 1), np.uint8)).size == TILE_BYTES
+
+
+@given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 2**32 - 1))
+def test_unswizzle_undoes_swizzle(rows: int, cols: int, seed: int) -> None:
+    scales = np.random.default_rng(seed).integers(0, 256, (rows, cols), np.uint8)
+    assert unswizzle(swizzle(scales), rows=rows, cols=cols).tobytes() == scales.tobytes()
+
+
+def test_unswizzle_refuses_another_plane() -> None:
+    with pytest.raises(ValueError, match=r"a swizzled 16x8 plane is \(128, 8\), not \(128, 4\)"):
+        unswizzle(np.zeros((128, 4), np.uint8), rows=16, cols=8)

@@ -1,0 +1,83 @@
+"""What can be checked of the benchmark without a GPU: its streams, its rival decoder, its report."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from csf_tool.bench.rivals import torch_decode
+from csf_tool.bench.run import BenchResult, CaseResult, EncodeResult, Measure
+from csf_tool.bench.timing import Timing
+from csf_tool.bench.workloads import WORKLOADS, Workload, make_streams
+from csf_tool.codec import reference
+from csf_tool.report.bench import bench_json, bench_report
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("work", WORKLOADS, ids=lambda work: work.name)
+def test_streams_are_valid_and_plain_torch_decodes_them(work: Workload) -> None:
+    small = replace(work, experts=2, rows=32, exception_share=0.05)
+    streams = make_streams(small, CPU)
+    dense = torch_decode(small, streams).numpy()
+    ends = np.cumsum(streams.counts)
+    for plane, (end, count) in enumerate(zip(ends, streams.counts, strict=True)):
+        fixed, words = streams.fixed[plane].numpy(), streams.words[end - count : end].numpy().view(np.uint32)
+        faults = reference.check(small.format, fixed, words, rows=small.rows, cols=small.cols)
+        assert all(fault.decodable for fault in faults)
+        want = reference.decode(small.format, fixed, words, rows=small.rows, cols=small.cols)
+        assert dense[plane].tobytes() == want.tobytes()
+
+
+def result() -> BenchResult:
+    def timing(us: float) -> Timing:
+        return Timing(us, us - 0.1, us + 0.2, 20)
+
+    case = CaseResult(
+        workload=WORKLOADS[0],
+        exceptions=524_288,
+        compressed_bytes=28_640_000,
+        prepared_bytes=28_800_000,
+        floor=Measure("streaming, no decoding", timing(20.0), timing(19.0), "4 KiB a program, 4 warps"),
+        measures=[
+            Measure("all experts", timing(21.0), timing(20.5)),
+            Measure("8 of 512 experts", timing(2.5), timing(2.0)),
+            Measure("nvCOMP ANS", timing(120.0), None, "60% of the dense bytes"),
+        ],
+    )
+    return BenchResult(
+        device="A GPU",
+        versions={"torch": "2.11.0", "triton": "3.6.0"},
+        l2_bytes=60 << 20,
+        copy_bytes_per_s=4.3e12,
+        empty=timing(1.3),
+        cases=[case],
+        encode=EncodeResult(157_286_400, timing(450.0)),
+        skipped=["something: not installed"],
+    )
+
+
+def test_the_report_sets_each_way_beside_the_floor() -> None:
+    console = Console(width=160, file=io.StringIO(), record=True)
+    for line in bench_report(result()):
+        console.print(line)
+    lines = console.export_text().splitlines()
+    assert any("21.00" in line and "20.90 to 21.20" in line and "1.050" in line for line in lines)
+    assert any("8 of 512 experts" in line and "2.50" in line for line in lines)
+    assert any("0.450 ms" in line for line in lines)
+    assert lines[-1].strip() == "something: not installed"
+
+
+def test_the_json_document_holds_every_figure() -> None:
+    document = bench_json(result())
+    assert document["schema"] == "csf-tool.bench/1"
+    assert document["cases"][0]["measures"][0]["flushed"] == {
+        "median_us": 21.0,
+        "low_us": 20.9,
+        "high_us": 21.2,
+        "repeats": 20,
+    }
+    assert document["encoder"]["dense_bytes"] == 157_286_400
