@@ -54,8 +54,7 @@ class CsfStreams:
         # share that checkpoints have, and once more when there turn out to be more.
         self._write_exceptions = write_exceptions
         self._words = write_exceptions(int(fixed.shape[0] * rows * cols * _EXPECTED_SHARE))
-        self._ends = torch.empty(ends.shape, dtype=ends.dtype, pin_memory=ends.is_cuda)
-        self._ends.copy_(ends, non_blocking=True)
+        self._ends = ends  # read when asked for: pinned memory for a copy would cost more than all the kernels
         self._done = torch.cuda.Event() if ends.is_cuda else None
         if self._done is not None:
             self._done.record()
