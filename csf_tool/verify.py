@@ -139,17 +139,17 @@ class _Verification:
         scope = _Scope(
             self._theirs, self._receipts, hashed, self._decoder, self._progress.advance, self._options.drop_cache
         )
-        found: dict[str, _ShardFindings] = {}
+        found: dict[int, _ShardFindings] = {}  # by number: what a damaged receipt left out has its shard's name again
         with local_executor(self._options.jobs) as pool:
             run_jobs(
-                shards,
-                lambda shard: _ShardCheck(shard, scope).run(),
-                lambda shard, findings: found.__setitem__(shard.name, findings),
+                range(len(shards)),
+                lambda i: _ShardCheck(shards[i], scope).run(),
+                found.__setitem__,
                 pool,
                 self._progress.stop,
             )
-        for shard in shards:
-            self._add(found[shard.name])
+        for i in range(len(shards)):
+            self._add(found[i])
 
     def _add(self, findings: "_ShardFindings") -> None:
         for mine, theirs in zip(self.result.checks, findings.checks, strict=True):
