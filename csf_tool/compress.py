@@ -46,6 +46,7 @@ from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.progress import Progress
 from csf_tool.selection import LeftDense, Rules, Selection, csf_bytes, select
+from csf_tool.shard_writer import FORGET_BYTES
 
 T = TypeVar("T")
 
@@ -188,10 +189,12 @@ class _Compression:
 
     def _count(self, planes: list[DensePlane]) -> dict[str, int]:
         counts = {}
-        with Readers() as readers:
+        with Readers() as readers, readers.unchanged():
             for encoded in self._encoder.encode(read_scales(readers, planes)):
                 counts[encoded.plane.name] = len(encoded.exceptions)
                 self._progress.advance(encoded.plane.dense_bytes)
+            if self._options.drop_cache:
+                readers.forget()
         return counts
 
     def _run(self, tasks: list[T], work: Callable[[T], None]) -> None:
@@ -256,11 +259,12 @@ class _Compression:
         self._write_shards()
         self._write_side_files(files, f"{METADATA}/")
         hashes = {f.name: hash_file(f.path, f.name, {"sha256"}, lambda _: None)["sha256"] for f in files}
+        for name in (MANIFEST, VERIFICATION, CONTRACT):  # of an attempt that was interrupted from here on
+            self._journal.forget(name)
         manifest = self._write_contract(hashes, hashes[index.name] if index else None)
         self._rebuild(manifest)
         record = documents.verification(self._selection.fmt, len(self._shards), len(self._selection.chosen))
         for name, document in ((VERIFICATION, record), (MANIFEST, manifest)):
-            self._journal.forget(name)  # of an attempt that was interrupted here
             self._folder.write(name, render_json(document))
 
     def _write_contract(self, hashes: dict[str, str], index_sha256: str | None) -> dict[str, Any]:
@@ -269,7 +273,6 @@ class _Compression:
         config = self._configs.get(CONFIG_FILES[0])
         origin = documents.find_origin(self._checkpoint, fmt, model_type(config), self._options.origin)
         names = {t.name: shard.source.name for shard in self._shards for t in shard.source.header}
-        self._journal.forget(CONTRACT)
         self._folder.write(CONTRACT, render_json(documents.contract(fmt, origin, len(chosen), index_sha256, names)))
         rows = [self._row(shard.source.name) for shard in self._shards]
         scales = [(plane.dense_bytes, self._sizes[plane.name]) for plane in chosen]
@@ -292,12 +295,18 @@ class _Compression:
         self._run(dense_shards(written), self._rebuild_shard)
 
     def _rebuild_shard(self, shard: DenseShard) -> None:
-        hasher = hashlib.sha256()
+        hasher, since = hashlib.sha256(), 0
         with Readers() as readers:
             decoded = self._decoder.decode(readers.streams(p).require_decodable() for p in shard.planes)
             for piece in shard_bytes(shard, readers, (d.scales for d in decoded)):
                 hasher.update(piece)
                 self._progress.advance(len(piece))
+                since += len(piece)
+                if self._options.drop_cache and since >= FORGET_BYTES:
+                    readers.forget()
+                    since = 0
+            if self._options.drop_cache:
+                readers.forget()
         if hasher.hexdigest() != shard.sha256:
             raise CheckpointError(f"{shard.name}: what was written does not give back the original shard")
 
@@ -309,7 +318,8 @@ class _Compression:
         self._folder.require_space(total + records - done)
         options = {"layout": self._layout.value, **asdict(self._options.rules), **asdict(self._options.origin)}
         options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
-        self._journal = Journal.open(self._folder.path, Run("compress", fingerprint(self._checkpoint), options))
+        run = Run("compress", fingerprint(self._checkpoint), options)
+        self._journal = Journal.open(self._folder.path, run, alone=True)
         self.result.bytes_written = total - done
         rebuilt = sum(s.source.size for s in self._shards) if self._layout is Layout.CONTAINER else 0
         self._progress.start("compress", total - done + rebuilt)
@@ -324,8 +334,10 @@ class _Compression:
             with_receipt=with_receipt,
             drop_cache=self._options.drop_cache,
         )
-        todo = [job(shard) for shard in self._shards if not self._journal.finished(shard.name)]
-        self._run(todo, lambda job: write_csf_shard(job, self._progress.advance))
+        left = [shard for shard in self._shards if not self._journal.finished(shard.name)]
+        for shard in left:
+            self._journal.forget_damaged(shard.name)
+        self._run([job(shard) for shard in left], lambda job: write_csf_shard(job, self._progress.advance))
         self.result.shards = [shard.name for shard in self._shards]
 
     def _write_side_files(self, files: list[SideFile], prefix: str = "") -> None:

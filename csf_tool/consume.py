@@ -43,11 +43,20 @@ def _why_not(shard: Shard) -> str | None:
 
 
 def finish_removal(source: Path, destination: Path) -> bool:
-    """Do what a run left undone that was killed while it removed the last source shards; whether there was one."""
+    """Do what a run left undone that was killed while it removed the last source shards; whether there was one.
+
+    Raises:
+        UsageError: a shard in `source` is not the one that was expanded.
+    """
     if not is_complete(destination):
         return False
+    for name, recorded in consumed_shards(destination).items():
+        path = source / safe_relative(name, FOLDER)
+        status = path.lstat() if path.exists() else None
+        if status and (status.st_size, status.st_mtime_ns) != recorded:
+            raise UsageError(f"{path}: is not the shard that {destination} was made from: nothing was removed")
     for name in consumed_shards(destination):
-        (source / safe_relative(name, FOLDER)).unlink(missing_ok=True)
+        (source / name).unlink(missing_ok=True)
     Journal(destination).close()
     return True
 

@@ -6,7 +6,7 @@ made anew, from the headers.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import MXFP4, SLAB_ROWS, CsfFormat
 from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.jobs import drops_cache
 from csf_tool.progress import Progress
 from csf_tool.shard_writer import Hashing, write_parts
 from csf_tool.text import count
@@ -123,6 +124,7 @@ class _Conversion:
         self._options = options
         self._progress = progress
         self._folder = Destination(destination, checkpoint.root)
+        self._drop_cache = drops_cache(checkpoint, None)
         self.result = Converted(str(checkpoint.path), str(destination), target)
 
     def run(self) -> Converted:
@@ -210,6 +212,8 @@ class _Conversion:
         origin = self._origin()
         names = {t.name: shard.file for shard in self._checkpoint.shards for t in dense[shard.name].tensors}
         planes = self._checkpoint.planes
+        for name in (MANIFEST, CONTRACT):  # of an attempt that was interrupted from here on
+            self._journal.forget(name)
         self._folder.write(CONTRACT, render_json(documents.contract(fmt, origin, len(planes), None, names)))
         scales = [(p.dense_bytes, p.csf_bytes) for p in planes]
         manifest = documents.manifest(fmt, origin, rows, hashes, None, scales, HEADERS_UNKNOWN)
@@ -250,17 +254,20 @@ class _Conversion:
     def _start(self, shards: list[_ShardCopy], files: list[SideFile]) -> None:
         total = sum(shard.size for shard in shards) + sum(f.size for f in files)
         self._folder.require_space(total)
-        run = Run("convert", fingerprint(self._checkpoint), {"to": self.result.target.value})
-        self._journal = Journal.open(self._folder.path, run)
+        wanted = {"to": self.result.target.value, "checkpoint_root": self._options.checkpoint_root}
+        run = Run("convert", fingerprint(self._checkpoint), wanted | asdict(self._options.origin))
+        self._journal = Journal.open(self._folder.path, run, alone=True)
         self.result.bytes_written = total
         self._progress.start("convert", total)
 
     def _write_shard(self, shard: _ShardCopy) -> str | None:
         """Link or copy a shard, unless an interrupted run has; its SHA-256 where a container needs it."""
         self.result.shards.append(shard.name)
+        is_container = self.result.target is Target.CONTAINER
         if done := self._journal.finished(shard.name):
-            return done.sha256
-        hashing = Hashing() if self.result.target is Target.CONTAINER else None
+            return done.sha256 or (_sha256_of(self._folder.path / shard.name) if is_container else None)
+        self._journal.forget_damaged(shard.name)
+        hashing = Hashing() if is_container else None
         if self._options.link and shard.is_unchanged:
             record = Record(shard.size, _sha256_of(shard.source.path) if hashing else None)
             self._journal.finish(shard.name, record)
@@ -268,7 +275,7 @@ class _Conversion:
                 self.result.linked.append(shard.name)
                 return record.sha256
         with Readers() as readers, self._folder.create(shard.name) as file:
-            write_parts(file, shard.parts(), readers, hashing, self._progress.advance, drop_cache=False)
+            write_parts(file, shard.parts(), readers, hashing, self._progress.advance, self._drop_cache)
             record = Record(shard.size, hashing.hexdigest() if hashing else None)
             file.on_complete = lambda: self._journal.finish(shard.name, record)
         return record.sha256

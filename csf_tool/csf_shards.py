@@ -104,7 +104,7 @@ def write_csf_shard(job: CsfShardJob, on_bytes: Callable[[int], None]) -> None:
         EnvironmentFault: the system cannot read or write, or the source changed meanwhile.
     """
     shard = job.shard
-    with Readers() as readers, job.destination.create(shard.name) as file:
+    with Readers() as readers, readers.unchanged(), job.destination.create(shard.name) as file:
         receipt = _Receipt(shard, readers) if job.with_receipt else None
         hashing = Hashing() if receipt else None
         parts = _parts(shard, readers, job.encoder, receipt)

@@ -157,9 +157,11 @@ class _Expansion:
         size = sum(shard.size for shard in todo) + sum(file.size for file in self._side_files)
         self._progress.start("expand", size)
         self._write_shards(todo, executor)
-        self.result.missing = [s.name for s in self._shards if not self._journal.finished(s.name)]
-        if not self.result.missing:
-            self._finish()
+        with self._journal.exclusive() as is_there:
+            if is_there:  # if not, another part has finished everything
+                self.result.missing = [s.name for s in self._shards if not self._journal.finished(s.name)]
+                if not self.result.missing:
+                    self._finish()
         self.result.bytes_written = size if not self.result.missing else sum(shard.size for shard in todo)
         self.result.seconds = time.monotonic() - self._begun
         return self.result
@@ -174,17 +176,15 @@ class _Expansion:
 
     def _bytes_there(self) -> int:
         """Bytes of files that an interrupted run left complete."""
-        names = [shard.name for shard in self._shards]
+        names = [*(shard.name for shard in self._shards), *(file.name for file in self._side_files)]
         journal = Journal(self._folder.path)
         return sum(record.size for name in names if (record := journal.finished(name)))
 
     def _is_finished(self, shard: DenseShard) -> bool:
         """Whether an earlier run finished the shard; with `--recheck`, whether its bytes are still right."""
         record = self._journal.finished(shard.name)
-        if record is None or record.size != shard.size:
-            return False
-        if self._options.recheck and not self._is_right(shard):
-            self._journal.forget(shard.name)
+        if record is None or record.size != shard.size or (self._options.recheck and not self._is_right(shard)):
+            self._journal.forget_damaged(shard.name)
             return False
         self.result.resumed_shards.append(shard.name)
         self._note(shard)
@@ -249,6 +249,8 @@ def write_shard(job: ShardJob, on_bytes: Callable[[int], None] | None = None) ->
         EnvironmentFault: the system cannot read or write, or the source changed meanwhile.
     """
     shard = job.shard
+    if job.journal.finished(shard.name):  # by another worker, which was lost before it could say so
+        return shard.size
     hashing = Hashing() if shard.sha256 else None
     with Readers() as readers, job.destination.create(shard.name) as file:
         decoded = job.decoder.decode(readers.streams(plane).require_decodable() for plane in shard.planes)
@@ -260,6 +262,7 @@ def write_shard(job: ShardJob, on_bytes: Callable[[int], None] | None = None) ->
                 f"{shard.name}: the rebuilt shard's SHA-256 is {sha256}, the original's is {shard.sha256}: not written"
             )
         file.on_complete = lambda: job.journal.finish(shard.name, Record(shard.size, sha256))
+        file.is_there = lambda: job.journal.finished(shard.name) is not None
     return 0 if on_bytes else shard.size
 
 

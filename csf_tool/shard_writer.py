@@ -6,13 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 
 from csf_tool.checkpoint.dense import Range
-from csf_tool.checkpoint.fingerprint import require_unchanged
-from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import NewFile
-from csf_tool.errors import CheckpointError
 
-_FORGET_BYTES = 64 << 20
+FORGET_BYTES = 64 << 20
 """How much is read and written between two hints to the page cache."""
 
 OnBytes = Callable[[int], None]
@@ -57,28 +54,15 @@ def write_parts(
         CheckpointError: a stored range cannot be read.
         EnvironmentFault: the system cannot read or write, or a source changed meanwhile.
     """
-    sources: dict[str, Shard] = {}
-    since = 0
-    try:
+    pages = _PageCache(file, readers, on_bytes) if drop_cache else None
+    with readers.unchanged():
         for part in parts:
-            if isinstance(part, Range):
-                sources[part.shard.name] = part.shard
-                since += part.end - part.begin
             if isinstance(part, Range) and hashing is None:
-                file.copy(readers[part.shard], part.begin, part.end, on_bytes)
+                file.copy(readers[part.shard], part.begin, part.end, pages.advance if pages else on_bytes)
             else:
-                _write_hashed(file, part, readers, hashing, on_bytes)
-            if drop_cache and since >= _FORGET_BYTES:
-                _forget(file, readers, sources)
-                since = 0
-    except CheckpointError:
-        for source in sources.values():
-            require_unchanged(source)  # a shard that changes under us is not the checkpoint's fault
-        raise
-    for source in sources.values():
-        require_unchanged(source)
-    if drop_cache:
-        _forget(file, readers, sources)
+                _write_hashed(file, part, readers, hashing, pages.advance if pages else on_bytes)
+    if pages:
+        pages.forget()
 
 
 def _write_hashed(
@@ -91,7 +75,23 @@ def _write_hashed(
         on_bytes(len(piece))
 
 
-def _forget(file: NewFile, readers: Readers, sources: dict[str, Shard]) -> None:
-    file.forget()
-    for source in sources.values():
-        readers[source].forget(0, source.size)
+class _PageCache:
+    """Drops what was read and written from the page cache every now and then."""
+
+    def __init__(self, file: NewFile, readers: Readers, on_bytes: OnBytes) -> None:
+        self._file = file
+        self._readers = readers
+        self._on_bytes = on_bytes
+        self._since = 0
+
+    def advance(self, nbytes: int) -> None:
+        """Hear that so many bytes were written, and tell it on."""
+        self._on_bytes(nbytes)
+        self._since += nbytes
+        if self._since >= FORGET_BYTES:
+            self.forget()
+
+    def forget(self) -> None:
+        self._file.forget()
+        self._readers.forget()
+        self._since = 0

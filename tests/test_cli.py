@@ -166,7 +166,8 @@ def test_interrupted_is_130_and_leaves_no_file(here: Path) -> None:
     code = """
 import sys, time, csf_tool.checkpoint.writer as writer, csf_tool.cli
 def slowly(self, reader, begin, end, on_bytes):
-    print("ready", flush=True)
+    sys.stdout.write("ready\\n")
+    sys.stdout.flush()
     time.sleep(0.2)
     on_bytes(end - begin)
 writer.NewFile.copy = slowly

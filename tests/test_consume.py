@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from csf_tool.checkpoint.journal import is_complete
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.cli import app
 from csf_tool.decoder import NumpyDecoder
@@ -93,6 +94,25 @@ def test_killed_at_any_step_it_goes_on_from_what_is_left(
         assert shards(source) == []
         shutil.rmtree(out)
     assert steps > 5
+
+
+def test_only_the_shards_that_were_expanded_are_removed_afterwards(copied: Copied, tmp_path: Path) -> None:
+    """A run killed while it removed the last sources is given another folder of the same names: nothing goes."""
+    source, other = copied("nvfp4-csf-hf"), copied("nvfp4-csf-hf", "other")
+    for path in other.glob("*.safetensors"):
+        os.utime(path, ns=(1, 1))
+    arguments = [str(tmp_path / "out"), *CONSUME, "--jobs", "1"]
+    for steps in range(100):
+        subprocess.run([sys.executable, "-c", KILLED, str(steps), "expand", str(source), *arguments], check=False)
+        if is_complete(tmp_path / "out"):
+            break
+        shutil.rmtree(tmp_path / "out")
+        shutil.rmtree(source)
+        source = copied("nvfp4-csf-hf")
+    assert is_complete(tmp_path / "out")
+    result = CliRunner().invoke(app, ["expand", str(other), *arguments])
+    assert (result.exit_code, "nothing was removed" in result.stderr) == (2, True)
+    assert len(shards(other)) == 3
 
 
 def test_a_disk_that_gives_back_other_bytes_keeps_the_source(

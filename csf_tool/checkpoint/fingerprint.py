@@ -1,11 +1,10 @@
-"""Knowing a source again: the string by which a journal tells checkpoints apart, and whether a shard has changed."""
+"""Knowing a source again: the string by which a journal tells checkpoints apart."""
 
 import hashlib
 from collections.abc import Mapping
 
-from csf_tool.checkpoint.model import Checkpoint, Shard
+from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.side_files import config_files, model_root
-from csf_tool.errors import EnvironmentFault
 
 
 def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] | None = None) -> str:
@@ -26,20 +25,3 @@ def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] 
     for path in documents:
         hasher.update(path.read_bytes() + b"\0")
     return hasher.hexdigest()
-
-
-def require_unchanged(shard: Shard) -> None:
-    """Check that a shard is still the file whose header was read.
-
-    Raises:
-        EnvironmentFault: it is gone, or its size or time is another.
-    """
-    try:
-        now = shard.path.stat()
-    except OSError as error:
-        raise EnvironmentFault(f"{shard.name}: disappeared while it was read: {error.strerror}") from error
-    if (now.st_size, now.st_mtime_ns) != (shard.size, shard.mtime_ns):
-        raise EnvironmentFault(
-            f"{shard.name}: changed while it was read ({shard.size} bytes then, {now.st_size} now): "
-            "let whatever writes it finish, and start again"
-        )

@@ -5,24 +5,45 @@ destination. A file's record is written before the file gets its name: a file wi
 When the run is complete the journal goes away.
 """
 
+import hashlib
 import json
+import os
 import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from csf_tool.checkpoint.files import load_json
 from csf_tool.checkpoint.model import Shard
-from csf_tool.checkpoint.writer import PARTIAL_SUFFIX, Destination, is_abandoned, render_json
-from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.checkpoint.writer import (
+    PARTIAL_SUFFIX,
+    Destination,
+    NewFile,
+    is_partial,
+    lock,
+    remove_abandoned,
+    render_json,
+    writing_fault,
+)
+from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
+from csf_tool.version import __version__
 
 FOLDER = ".csf-tool"
 _DESCRIPTION = "journal.json"
+_LOCK = "lock"
 _RECORDS = "finished"
 _CONSUMED = "consumed"
 _KEPT = "kept"
 _COMPLETE = "complete"
+_CLOSING = ".csf-tool.closing"
+"""The description of a run that is complete, while its journal is being removed."""
+_LONGEST_NAME = 200
+_ATTEMPTS = 20
+_PAUSE_SECONDS = 0.05
 SCHEMA = "csf-tool.journal/1"
 
 
@@ -49,37 +70,74 @@ class Journal:
     def __init__(self, destination: Path) -> None:
         self._destination = destination
         self._folder = Destination(destination / FOLDER)
+        self._held: BinaryIO | None = None
+        self._was_closing = False
 
     @classmethod
-    def open(cls, destination: Path, run: Run) -> "Journal":
+    def open(cls, destination: Path, run: Run, *, alone: bool = False) -> "Journal":
         """The journal of `run`: that of an interrupted one, or a new one in a new or empty folder.
+
+        With `alone` no other process may have it open that way, until this one closes it or ends.
 
         Raises:
             UsageError: the folder holds something else, or the journal is of another run.
+            EnvironmentFault: another process has it, or the system cannot write.
         """
         journal = cls(destination)
-        if not has_journal(destination):
-            Destination(destination).require_empty()
-            journal._folder.write(_DESCRIPTION, render_json({"schema": SCHEMA, **asdict(run)}))
-            return journal
-        journal._require_same(run)
-        journal._remove_abandoned()
+        journal._require_fit(run)
+        journal._make_folders()
+        held = journal._acquire(wait=not alone)
+        try:
+            journal._require_fit(run)  # again, now that no other run can be at it
+            journal._was_closing = (destination / _CLOSING).is_file()
+            if not has_journal(destination):
+                journal._folder.write(_DESCRIPTION, render_json(_describe(run)))
+        except BaseException:
+            held.close()
+            raise
+        if alone:
+            journal._held = held
+        else:
+            held.close()
+        for path in journal._partials():
+            remove_abandoned(path)
         return journal
+
+    @contextmanager
+    def exclusive(self) -> Iterator[bool]:
+        """Keep other runs that ask for it out; whether the journal is there still, for another may have closed it."""
+        try:
+            held = self._acquire(wait=True)
+        except FileNotFoundError:
+            yield False
+            return
+        self._held = held
+        with held:
+            yield self._was_closing or (self._destination / FOLDER / _DESCRIPTION).is_file()
 
     def finished(self, name: str) -> Record | None:
         """The record of a finished file that is still there with the size it had."""
-        path = self._record_path(name)
-        if not path.is_file():
-            return None
-        entry = load_json(path, path.name)
-        record = Record(int(entry["size"]), entry.get("sha256"))
         file = self._destination / name
-        return record if file.is_file() and file.stat().st_size == record.size else None
+        if not file.is_file():
+            return None
+        size = file.stat().st_size
+        try:
+            entry = json.loads(self._record_path(name).read_bytes())
+        except FileNotFoundError:  # when a run that was complete is closed, records go first
+            return Record(size) if (self._destination / _CLOSING).exists() else None
+        record = Record(int(entry["size"]), entry.get("sha256"))
+        return record if size == record.size else None
 
     def finish(self, name: str, record: Record) -> None:
         """Note that a file is complete and synced, and about to get its name."""
-        self._record_path(name).unlink(missing_ok=True)
-        self._folder.write(f"{_RECORDS}/{self._record_path(name).name}", render_json(asdict(record)))
+        path = self._record_path(name)
+        with NewFile(path, f"{FOLDER}/{_RECORDS}/{path.name}", replace=True) as file:
+            file.write(render_json(asdict(record)))
+
+    def forget_damaged(self, name: str) -> None:
+        """Take back a file that was finished once and is no longer what it was; files of others stay."""
+        if self._record_path(name).is_file():
+            self.forget(name)
 
     def forget(self, name: str) -> None:
         """Take back a file that turned out to be wrong: its record, then the file."""
@@ -113,17 +171,63 @@ class Journal:
             self._folder.write(_COMPLETE, b"")
 
     def close(self) -> None:
-        """The run is complete: the journal goes away, and the partial files of workers that died."""
-        for path in self._destination.rglob(f".*{PARTIAL_SUFFIX}"):
+        """The run is complete: the journal goes away, and the partial files of workers that died.
+
+        Its description goes last, so that the same run can be started again whenever this is interrupted.
+        """
+        folder, closing = self._destination / FOLDER, self._destination / _CLOSING
+        with suppress(FileNotFoundError):  # it was there already when this run was begun
+            (folder / _DESCRIPTION).replace(closing)
+        for path in self._partials():
             path.unlink(missing_ok=True)
-        shutil.rmtree(self._destination / FOLDER)
+        if self._held:
+            self._held.close()  # Windows and NFS keep a folder while a file in it is open
+        for _ in range(_ATTEMPTS):  # another part may have it open just then, to see that nothing is left to do
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            shutil.rmtree(folder)
+        closing.unlink(missing_ok=True)
 
     def _record_path(self, name: str) -> Path:
-        return self._destination / FOLDER / _RECORDS / f"{quote(name, safe='')}.json"
+        plain = quote(name, safe="")
+        if len(plain) > _LONGEST_NAME:
+            plain = hashlib.sha256(name.encode()).hexdigest()
+        return self._destination / FOLDER / _RECORDS / f"{plain}.json"
+
+    def _acquire(self, *, wait: bool) -> BinaryIO:
+        """The lock file, locked until it is closed."""
+        held = (self._destination / FOLDER / _LOCK).open("r+b")
+        if lock(held.fileno(), wait=wait) is False:
+            held.close()
+            raise EnvironmentFault(f"{self._destination}: another process is writing into it")
+        return held
+
+    def _make_folders(self) -> None:
+        folder = self._destination / FOLDER
+        try:
+            (folder / _RECORDS).mkdir(parents=True, exist_ok=True)
+            os.close(os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666))
+        except OSError as error:
+            raise writing_fault(str(folder), error) from error
+
+    def _require_fit(self, run: Run) -> None:
+        """Check that the journal is that of `run`, or that nothing is in the folder yet but one just being made.
+
+        Raises:
+            UsageError: it is not so.
+        """
+        if has_journal(self._destination):
+            self._require_same(run)
+        elif self._destination.is_dir() and any(p.name != FOLDER for p in self._destination.iterdir()):
+            Destination(self._destination).require_empty()
 
     def _require_same(self, run: Run) -> None:
-        found = load_json(self._destination / FOLDER / _DESCRIPTION, f"{FOLDER}/{_DESCRIPTION}")
-        wanted = {"schema": SCHEMA, **asdict(run)}
+        path = self._destination / FOLDER / _DESCRIPTION
+        found = load_json(path if path.is_file() else self._destination / _CLOSING, f"{FOLDER}/{_DESCRIPTION}")
+        wanted = _describe(run)
         if not isinstance(found, dict):
             raise CheckpointError(f"{FOLDER}/{_DESCRIPTION}: not a JSON object")
         differing = [key for key in wanted if found.get(key) != wanted[key]]
@@ -134,11 +238,12 @@ class Journal:
                 "or remove this one"
             )
 
-    def _remove_abandoned(self) -> None:
-        """Remove partial files whose writer is no more."""
-        for path in self._destination.rglob(f".*{PARTIAL_SUFFIX}"):
-            if is_abandoned(path.name):
-                path.unlink(missing_ok=True)
+    def _partials(self) -> list[Path]:
+        return [path for path in self._destination.rglob(f".*{PARTIAL_SUFFIX}") if is_partial(path)]
+
+
+def _describe(run: Run) -> dict[str, Any]:
+    return {"schema": SCHEMA, "tool": f"csf-tool {__version__}", **asdict(run)}
 
 
 def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
@@ -150,9 +255,9 @@ def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
 
 def is_complete(destination: Path) -> bool:
     """Whether all that an interrupted run left undone is to remove the last source shards and its journal."""
-    return (destination / FOLDER / _COMPLETE).is_file()
+    return (destination / FOLDER / _COMPLETE).is_file() or (destination / _CLOSING).is_file()
 
 
 def has_journal(destination: Path) -> bool:
     """Whether an interrupted run left its journal in a folder."""
-    return (destination / FOLDER / _DESCRIPTION).is_file()
+    return (destination / FOLDER / _DESCRIPTION).is_file() or (destination / _CLOSING).is_file()

@@ -33,16 +33,19 @@ class SideFile:
     def write(self, folder: Destination, progress: Progress, journal: Journal, prefix: str = "") -> None:
         """Write it into `folder`, under `prefix`, unless an earlier run has; links become ordinary files."""
         name = prefix + self.name
+        size = self.size
         if journal.finished(name):
             return
+        journal.forget_damaged(name)
         with folder.create(name) as new:
-            new.on_complete = lambda: journal.finish(name, Record(self.size))
+            new.on_complete = lambda: journal.finish(name, Record(size))
+            new.is_there = lambda: journal.finished(name) is not None
             if self.content is not None:
                 new.write(self.content)
             else:
                 with RandomReader(self.path, self.name) as reader:
-                    new.write_all(reader.chunks(0, self.size))
-        progress.advance(self.size)
+                    new.write_all(reader.chunks(0, size))
+        progress.advance(size)
 
 
 def model_root(checkpoint: Checkpoint) -> Path:

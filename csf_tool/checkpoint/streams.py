@@ -1,5 +1,7 @@
 """Reading the two streams of a plane."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -11,7 +13,7 @@ from csf_tool.checkpoint.files import RandomReader
 from csf_tool.checkpoint.model import Plane, Shard
 from csf_tool.codec import reference
 from csf_tool.codec.reference import Fault
-from csf_tool.errors import StreamError
+from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,25 @@ class Readers:
 
     def __init__(self) -> None:
         self._open: dict[str, RandomReader] = {}
+        self._asked_for: dict[str, Shard] = {}
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Check at the end of a block that every shard that it read is still the file whose header was read.
+
+        Raises:
+            EnvironmentFault: one is gone or another; that is then why the block failed, if it did.
+        """
+        try:
+            yield
+        except CheckpointError:
+            self._check_all()
+            raise
+        self._check_all()
+
+    def _check_all(self) -> None:
+        for shard in self._asked_for.values():
+            _require_unchanged(shard)
 
     def __enter__(self) -> Self:
         return self
@@ -56,6 +77,7 @@ class Readers:
     def __getitem__(self, shard: Shard) -> RandomReader:
         reader = self._open.get(shard.name)
         if reader is None:
+            self._asked_for[shard.name] = shard
             reader = self._open[shard.name] = RandomReader(shard.path, shard.name)
         return reader
 
@@ -76,3 +98,20 @@ class Readers:
                 memoryview(self[exceptions.shard].read(exceptions.tensor.begin, exceptions.tensor.end)),
             )
         return PlaneStreams(plane, np.frombuffer(parts[0], np.uint8), reference.exception_words(parts[1]))
+
+
+def _require_unchanged(shard: Shard) -> None:
+    """Check that a shard is still the file whose header was read.
+
+    Raises:
+        EnvironmentFault: it is gone, or its size or time is another.
+    """
+    try:
+        now = shard.path.stat()
+    except OSError as error:
+        raise EnvironmentFault(f"{shard.name}: disappeared while it was read: {error.strerror}") from error
+    if (now.st_size, now.st_mtime_ns) != (shard.size, shard.mtime_ns):
+        raise EnvironmentFault(
+            f"{shard.name}: changed while it was read ({shard.size} bytes then, {now.st_size} now): "
+            "let whatever writes it finish, and start again"
+        )

@@ -3,10 +3,13 @@
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,13 +18,26 @@ from csf_tool.checkpoint.files import CHUNK_BYTES, RandomReader, drop_cache
 from csf_tool.errors import EnvironmentFault, UsageError
 from csf_tool.text import size
 
+if sys.platform != "win32":
+    import fcntl
+
 PARTIAL_SUFFIX = ".partial"
+
+_PARTIAL = re.compile(r"\..*\.(?P<host>[^.]*)-(?P<process>\d+)-[0-9a-f]{8}\.partial", re.DOTALL)
+
+_ATTEMPTS = 10
+
+_NAME_KEPT = 40
+"""How much of a file's name its partial file repeats: systems refuse names of more than 255 bytes."""
 
 _KERNEL_COPY_BYTES = 64 << 20
 """Most bytes of one copy_file_range call, so that progress moves and an interrupt is noticed."""
 
 _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM, errno.ETXTBSY}
 """What systems answer that cannot copy between these two files; reading and writing still can."""
+
+_EITHER_FILE = errno.EIO
+"""What says that one of the two files failed, not which: reading and writing will."""
 
 
 class Destination:
@@ -90,18 +106,24 @@ class Destination:
 
 
 class NewFile:
-    """A file under a temporary name; it gets its own name, complete and synced, when the block ends well."""
+    """A file under a temporary name; it gets its own name, complete and synced, when the block ends well.
 
-    def __init__(self, target: Path, name: str) -> None:
+    A file that has the name by then stays, unless this one is to `replace` it.
+    """
+
+    def __init__(self, target: Path, name: str, *, replace: bool = False) -> None:
         self.name = name
         self._target = target
-        self._temporary = target.with_name(f".{target.name}.{_writer()}{PARTIAL_SUFFIX}")
+        self._replace = replace
         self.on_complete: Callable[[], None] = lambda: None
         """Called when the file is complete and synced, just before it gets its name."""
+        self.is_there: Callable[[], bool] = lambda: False
+        """Asked when something has the name by now: whether it is this file, from another process of the same run."""
         self._written = 0
+        self._drops_cache = False
         self._kernel_copies = hasattr(os, "copy_file_range")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        self._fd = os.open(self._temporary, flags, 0o666)  # the umask decides, as for any other file
+        self._fd = -1
+        self._open()
 
     def __enter__(self) -> Self:
         return self
@@ -115,6 +137,20 @@ class NewFile:
         except OSError as error:
             self._discard()
             raise writing_fault(self.name, error) from error
+        except BaseException:  # an interrupt, or what on_complete raised
+            self._discard()
+            raise
+
+    def _open(self) -> None:
+        """Make the partial file, locked until it is closed: so others know that it is not abandoned."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        for _ in range(_ATTEMPTS):
+            name = f".{self._target.name[:_NAME_KEPT]}.{_writer()}{PARTIAL_SUFFIX}"
+            self._temporary = self._target.with_name(name)
+            self._fd = os.open(self._temporary, flags, 0o666)  # the umask decides, as for any other file
+            if lock(self._fd, wait=False) is not False and self._temporary.exists():
+                return
+            self._discard()  # before it was locked, another run took it for abandoned
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append all of `data`.
@@ -141,7 +177,7 @@ class NewFile:
             try:
                 done = os.copy_file_range(reader.fileno(), self._fd, min(end - begin, _KERNEL_COPY_BYTES), begin)
             except OSError as error:
-                if error.errno not in _NO_KERNEL_COPY:
+                if error.errno not in _NO_KERNEL_COPY and error.errno != _EITHER_FILE:
                     raise writing_fault(self.name, error) from error
                 self._kernel_copies = False
                 break
@@ -155,7 +191,16 @@ class NewFile:
             on_bytes(len(piece))
 
     def forget(self) -> None:
-        """Let the page cache drop what was written, as far as it has reached the disk; start writing the rest."""
+        """Write what was given to the disk, and let the page cache drop it; at the end again.
+
+        Raises:
+            EnvironmentFault: the disk is full, or cannot be written.
+        """
+        self._drops_cache = True
+        try:
+            os.fdatasync(self._fd) if hasattr(os, "fdatasync") else os.fsync(self._fd)  # only clean pages are dropped
+        except OSError as error:
+            raise writing_fault(self.name, error) from error
         drop_cache(self._fd, 0, self._written)
 
     def write_all(self, pieces: Iterable[bytes | memoryview]) -> None:
@@ -164,22 +209,44 @@ class NewFile:
             self.write(piece)
 
     def _commit(self) -> None:
+        held = None if sys.platform == "win32" else os.dup(self._fd)  # keeps the lock until the file has its name
+        try:
+            self._close()
+            self._give_name()
+        finally:
+            if held is not None:
+                os.close(held)
+
+    def _close(self) -> None:
         fd, self._fd = self._fd, -1
         try:
             os.fsync(fd)
+            if self._drops_cache:
+                drop_cache(fd, 0, self._written)
         finally:
             os.close(fd)  # network file systems report a failed write only here
-        if self._target.exists():
-            raise FileExistsError(0, "a file of that name appeared meanwhile")
+
+    def _give_name(self) -> None:
+        if self._target.exists() and not self._replace:
+            if not self.is_there():
+                raise FileExistsError(0, "a file of that name appeared meanwhile")
+            self._discard()
+            return
         self.on_complete()
-        self._temporary.rename(self._target)
+        if self._replace:
+            self._temporary.replace(self._target)
+        else:
+            self._temporary.rename(self._target)
         _sync_folder(self._target.parent)
 
     def _discard(self) -> None:
+        """Remove what was written so far. A system that cannot has said so before, and a later run tries again."""
         if self._fd >= 0:
-            os.close(self._fd)
+            with suppress(OSError):
+                os.close(self._fd)
             self._fd = -1
-        self._temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
 
 
 def _nested(a: Path, b: Path) -> bool:
@@ -203,21 +270,54 @@ def _sync_folder(folder: Path) -> None:
 
 def _writer() -> str:
     """Who writes a partial file: machine, process, and a random part for its many files."""
-    return f"{socket.gethostname().replace('.', '_')}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def is_abandoned(name: str) -> bool:
-    """Whether the writer of a partial file is known not to run any more: a process of this machine that is gone."""
-    host, _, process = name.removesuffix(PARTIAL_SUFFIX).rpartition(".")[2].rpartition("-")[0].rpartition("-")
-    if host != socket.gethostname().replace(".", "_"):
-        return False
+def _host() -> str:
+    return socket.gethostname().replace(".", "_")
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a file's name is one that `NewFile` writes under."""
+    return _PARTIAL.fullmatch(path.name) is not None
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove a partial file of this machine that nobody writes any more: its writer's lock on it is gone.
+
+    Where there are no locks, the writer's process must be gone. Containers that share a machine's name do not
+    see each other's processes, and a new process can have a dead one's number: so locks come first.
+    """
+    match = _PARTIAL.fullmatch(path.name)
+    if not match or match["host"] != _host():
+        return
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        locked = lock(file.fileno(), wait=False)
+        if locked or (locked is None and not _is_running(int(match["process"]))):
+            path.unlink(missing_ok=True)  # while it is locked: who has just made it notices
+
+
+def _is_running(process: int) -> bool:
     try:
-        os.kill(int(process), 0)
+        os.kill(process, 0)
     except ProcessLookupError:
-        return True
-    except (OSError, ValueError):
         return False
-    return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def lock(fd: int, *, wait: bool) -> bool | None:
+    """Lock an open file until it is closed; whether that worked, or None where there are no locks."""
+    if sys.platform == "win32":
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems
+        return None
+    return True
 
 
 def writing_fault(name: str, error: OSError) -> EnvironmentFault:
