@@ -1,12 +1,14 @@
 """stats: what a checkpoint's headers say of its block scales, compressed against dense."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
 from csf_tool.checkpoint.names import layer_of, natural_key, projection_of
 from csf_tool.checkpoint.problems import Problem
+from csf_tool.codec.formats import EXCEPTION_BYTES
 
 K = TypeVar("K")
 
@@ -19,31 +21,36 @@ class Totals:
     dense_bytes: int = 0
     fixed_bytes: int = 0
     exception_bytes: int = 0
-    exceptions: int = 0
+
+    @property
+    def exceptions(self) -> int:
+        """Exceptions in all lists."""
+        return self.exception_bytes // EXCEPTION_BYTES
 
     @property
     def csf_bytes(self) -> int:
         """Bytes of both streams."""
         return self.fixed_bytes + self.exception_bytes
 
-    def add(self, plane: Plane | DensePlane) -> None:
-        """Count one plane more."""
-        self.planes += 1
-        self.dense_bytes += plane.dense_bytes
-        if isinstance(plane, Plane):
-            self.fixed_bytes += plane.fixed_bytes
-            self.exception_bytes += plane.exception_bytes
-            self.exceptions += plane.exception_count
+    def add(self, other: "Totals") -> None:
+        """Count what `other` has counted as well."""
+        self.planes += other.planes
+        self.dense_bytes += other.dense_bytes
+        self.fixed_bytes += other.fixed_bytes
+        self.exception_bytes += other.exception_bytes
 
 
-@dataclass(frozen=True, order=True)
-class Projection:
+class Projection(NamedTuple):
     """A projection and the geometry of its planes."""
 
     name: str
     format: str
     rows: int
     cols: int
+
+
+_Group = tuple[str, str, str, str, int, int]
+"""What the planes of a finest group have in common: layer, shard, projection, format, rows, columns."""
 
 
 @dataclass
@@ -76,43 +83,56 @@ class Stats:
 
 def collect_stats(checkpoint: Checkpoint) -> Stats:
     """Sum up the headers of an opened checkpoint. No tensor data are read."""
-    planes: list[Plane] | list[DensePlane] = checkpoint.planes or checkpoint.dense_planes
+    csf, dense = _csf_groups(checkpoint.planes), _dense_groups(checkpoint.dense_planes)
+    shown = csf or dense
     return Stats(
         path=str(checkpoint.path),
         layout=checkpoint.layout.value,
         kind=checkpoint.kind,
         shards=len(checkpoint.shards),
-        tensors=sum(len(shard.header.tensors) for shard in checkpoint.shards),
-        total=_total(checkpoint.planes),
-        dense_total=_total(checkpoint.dense_planes),
-        payload_bytes=sum(tensor.nbytes for shard in checkpoint.shards for tensor in shard.header),
-        by_projection=dict(sorted(_group(planes, _projection).items())),
-        by_layer=_naturally_sorted(_group(planes, lambda plane: layer_of(plane.name))),
-        by_shard=_naturally_sorted(_group(planes, _shard_name)),
+        tensors=sum(len(shard.header) for shard in checkpoint.shards),
+        total=_total(csf.values()),
+        dense_total=_total(dense.values()),
+        payload_bytes=sum(shard.header.nbytes for shard in checkpoint.shards),
+        by_projection=dict(sorted(_sums(shown, lambda group: Projection(*group[2:])).items())),
+        by_layer=_naturally_sorted(_sums(shown, lambda group: group[0])),
+        by_shard=_naturally_sorted(_sums(shown, lambda group: group[1])),
         problems=checkpoint.problems,
     )
 
 
-def _total(planes: Iterable[Plane | DensePlane]) -> Totals:
-    total = Totals()
-    for plane in planes:
-        total.add(plane)
-    return total
-
-
-def _group(planes: Iterable[Plane | DensePlane], key: Callable[[Plane | DensePlane], K]) -> dict[K, Totals]:
-    groups: dict[K, Totals] = {}
-    for plane in planes:
-        groups.setdefault(key(plane), Totals()).add(plane)
+def _csf_groups(planes: Iterable[Plane]) -> dict[_Group, Totals]:
+    groups: dict[_Group, Totals] = defaultdict(Totals)
+    for name, fmt, rows, cols, _, fixed, exceptions in planes:
+        group = groups[layer_of(name), fixed.shard.name, projection_of(name), fmt.name, rows, cols]
+        group.planes += 1
+        group.dense_bytes += rows * cols
+        group.fixed_bytes += fixed.tensor.nbytes
+        group.exception_bytes += exceptions.tensor.nbytes
     return groups
 
 
-def _projection(plane: Plane | DensePlane) -> Projection:
-    return Projection(projection_of(plane.name), plane.fmt.name, plane.rows, plane.cols)
+def _dense_groups(planes: Iterable[DensePlane]) -> dict[_Group, Totals]:
+    groups: dict[_Group, Totals] = defaultdict(Totals)
+    for name, fmt, rows, cols, scale in planes:
+        group = groups[layer_of(name), scale.shard.name, projection_of(name), fmt.name, rows, cols]
+        group.planes += 1
+        group.dense_bytes += scale.tensor.nbytes
+    return groups
 
 
-def _shard_name(plane: Plane | DensePlane) -> str:
-    return (plane.fixed if isinstance(plane, Plane) else plane.scale).shard.name
+def _total(parts: Iterable[Totals]) -> Totals:
+    total = Totals()
+    for part in parts:
+        total.add(part)
+    return total
+
+
+def _sums(groups: dict[_Group, Totals], key: Callable[[_Group], K]) -> dict[K, Totals]:
+    sums: dict[K, Totals] = defaultdict(Totals)
+    for group, totals in groups.items():
+        sums[key(group)].add(totals)
+    return sums
 
 
 def _naturally_sorted(groups: dict[str, Totals]) -> dict[str, Totals]:

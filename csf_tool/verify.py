@@ -107,7 +107,7 @@ class _Verification:
         check = self.result.structure
         check.failures = errors(self._checkpoint.problems)
         check.warnings = warnings(self._checkpoint.problems)
-        check.checked = sum(len(shard.header.tensors) for shard in self._checkpoint.shards)
+        check.checked = sum(len(shard.header) for shard in self._checkpoint.shards)
         check.note = f"headers, sizes, pairs, geometry and names of {count(len(self._checkpoint.shards), 'shard')}"
 
     def _dense_shards(self) -> list[DenseShard]:

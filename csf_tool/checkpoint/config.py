@@ -57,6 +57,18 @@ def covering_recipe(module: str, recipes: set[str]) -> str | None:
     return None
 
 
+def recipes_in_use(modules: set[str], recipes: set[str]) -> tuple[set[str], set[str]]:
+    """The recipes that cover at least one of `modules`, and the modules that none covers.
+
+    There are far fewer modules around modules than modules: each is looked up once.
+    """
+    others = modules - recipes
+    around = {parent: covering_recipe(parent, recipes) for parent in {m.rpartition(".")[0] for m in others}}
+    uncovered = {parent for parent, recipe in around.items() if recipe is None}
+    homeless = {m for m in others if m.rpartition(".")[0] in uncovered} if uncovered else set()
+    return modules & recipes | {recipe for recipe in around.values() if recipe}, homeless
+
+
 def _quantized_layers(config: Any) -> dict[str, Any]:
     """The map of module to recipe, directly in the quantization_config or one level down; empty if none."""
     found = quantization_config(config)

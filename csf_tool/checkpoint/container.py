@@ -14,6 +14,7 @@ from typing import Any
 
 from csf_tool.checkpoint.files import load_json, safe_relative
 from csf_tool.checkpoint.headers import LENGTH_BYTES, Header, parse_header
+from csf_tool.checkpoint.name_maps import load_with_map
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema
 from csf_tool.errors import CheckpointError
@@ -235,7 +236,7 @@ def _read_contract(container: Container) -> None:
         container.warn(CONTRACT, "not there: which shard held which source tensor is unknown")
         return
     try:
-        contract = load_json(container.root / CONTRACT, CONTRACT)
+        contract = load_with_map(container.root / CONTRACT, CONTRACT, "source_names")
     except CheckpointError as error:
         container.error(CONTRACT, str(error).removeprefix(f"{CONTRACT}: "))
         return

@@ -1,29 +1,103 @@
 """model.safetensors.index.json: which shard holds which tensor."""
 
+import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
-from csf_tool.checkpoint.files import load_json, safe_relative
+from csf_tool.checkpoint.files import parse_json, safe_relative
+from csf_tool.checkpoint.name_maps import ESCAPED, load_with_map
 from csf_tool.errors import CheckpointError
 
 INDEX_SUFFIX = ".safetensors.index.json"
 INDEX_NAME = "model" + INDEX_SUFFIX
 
+MAP_KEY = "weight_map"
+
+_QUOTED_KEY = b'"weight_map"'
+_PIECE_BYTES = 1 << 20
+_PIECE_LINES = 1 << 13
+
 
 @dataclass(frozen=True)
 class Index:
-    """A parsed index: its file's name, the whole document, and the map of tensor name to shard path."""
+    """An index file of a folder. It is read when something in it is asked for."""
 
+    root: Path
     name: str
-    document: dict[str, Any]
-    weight_map: dict[str, str]
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The whole document.
+
+        Raises:
+            CheckpointError: it is not an index, or a shard path in it leaves the folder.
+        """
+        document = load_with_map(self.root / self.name, self.name, MAP_KEY)
+        weight_map = document.get(MAP_KEY) if isinstance(document, dict) else None
+        if not isinstance(weight_map, dict) or not set(map(type, weight_map.values())) <= {str}:
+            raise CheckpointError(f"{self.name}: {MAP_KEY} is not a map of tensor name to shard file")
+        for shard in set(weight_map.values()):
+            safe_relative(shard, self.name)
+        return cast(dict[str, Any], document)
+
+    @property
+    def weight_map(self) -> dict[str, str]:
+        """The map of tensor name to shard path."""
+        return cast(dict[str, str], self.document[MAP_KEY])
+
+    @cached_property
+    def shards(self) -> set[str]:
+        """The shards that it places tensors in."""
+        return set(self.weight_map.values())
 
     @property
     def total_size(self) -> object:
         """What metadata.total_size says; it is known to be stale in real repositories."""
         metadata = self.document.get("metadata")
         return metadata.get("total_size") if isinstance(metadata, dict) else None
+
+    def spells_out(self, held: dict[str, list[str]]) -> bool:
+        """Whether it places exactly these tensors in these shards, written as `json.dumps` does, sorted by name.
+
+        Most indexes do. Then comparing text is enough, in half the time of reading every name, and piece by piece,
+        for memory that is touched but once costs more than the comparison. False says nothing.
+        """
+        names = {name for tensors in held.values() for name in tensors}
+        lines = sorted([f'"{name}": "{shard}"' for shard, tensors in held.items() for name in tensors])
+        if len(names) != len(lines) or not all(held.values()):
+            return False
+        try:
+            with open(self.root / self.name, "rb") as file:
+                rest = _without_lines(file, lines)
+            document = parse_json(rest, self.name)
+            for shard in held:
+                safe_relative(shard, self.name)
+        except (OSError, UnicodeEncodeError, CheckpointError):
+            return False
+        if b"\\" in rest or rest.count(_QUOTED_KEY) != 1:  # the key may have another spelling, or another place
+            return False
+        return isinstance(document, dict) and document.get(MAP_KEY) == {}
+
+
+def _without_lines(file: BinaryIO, lines: list[str]) -> bytes:
+    """What an index has before and after its map's `lines`; nothing where it has others, or escapes in them."""
+    head = file.read(_PIECE_BYTES)
+    opening = re.search(_QUOTED_KEY + rb': {([ \n]*)(?=")', head)
+    if not opening:
+        return b""
+    file.seek(opening.end())
+    between = f",{opening[1].decode() or ' '}"
+    for at in range(0, len(lines), _PIECE_LINES):
+        piece = lines[at : at + _PIECE_LINES]
+        is_last = at + len(piece) == len(lines)
+        expected = between.join(piece if is_last else [*piece, ""]).encode("utf-8")
+        # Plain names and files leave four quotes a line and the breaks between lines: anything more needs an escape.
+        marks = 4 * len(piece) + between.count("\n") * (len(piece) - is_last)
+        if len(expected.translate(None, ESCAPED)) + marks != len(expected) or file.read(len(expected)) != expected:
+            return b""
+    return head[: opening.end()] + file.read(_PIECE_BYTES)
 
 
 def find_index(root: Path) -> str | None:
@@ -39,10 +113,6 @@ def read_index(root: Path, name: str) -> Index:
     Raises:
         CheckpointError: it is not an index, or a shard path in it leaves the folder.
     """
-    document = load_json(root / name, name)
-    weight_map = document.get("weight_map") if isinstance(document, dict) else None
-    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
-        raise CheckpointError(f"{name}: weight_map is not a map of tensor name to shard file")
-    for shard in set(weight_map.values()):
-        safe_relative(shard, name)
-    return Index(name, document, weight_map)
+    index = Index(root, name)
+    index.document  # noqa: B018 (read now, so that it is refused here)
+    return index

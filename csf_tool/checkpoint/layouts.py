@@ -3,16 +3,26 @@
 import gc
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
-from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, Recipe, covering_recipe, quantization_config, recipes
+from csf_tool.checkpoint.config import (
+    CONFIG_FILES,
+    SERVING_KEY,
+    Recipe,
+    covering_recipe,
+    quantization_config,
+    recipes,
+    recipes_in_use,
+)
 from csf_tool.checkpoint.container import MANIFEST, RECEIPTS, TENSORS, Container, check_totals, read_container
 from csf_tool.checkpoint.files import RandomReader, load_json, not_json_reason
 from csf_tool.checkpoint.hashes import DOWNLOAD_METADATA
 from csf_tool.checkpoint.headers import read_header
-from csf_tool.checkpoint.index import find_index, read_index
+from csf_tool.checkpoint.index import Index, find_index, read_index
 from csf_tool.checkpoint.model import Checkpoint, Layout, Located, Shard
 from csf_tool.checkpoint.names import module_of, parse_stream_name
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes, stream_names
@@ -128,9 +138,14 @@ def _open_hf(path: Path, index_name: str | None, found: list[str]) -> Checkpoint
     layout = Layout.HF if index_name or len(found) > 1 or (path / CONFIG_FILES[0]).exists() else Layout.FILE
     checkpoint = Checkpoint(path, path, layout)
     names = list(found)
+    read: dict[str, Shard] = {}
     if index_name:
-        checkpoint.index = read_index(path, index_name)
-        indexed = sorted(set(checkpoint.index.weight_map.values()))
+        checkpoint.index = Index(path, index_name)
+        read = _faultless_shards(path, found)
+        if read and checkpoint.index.spells_out({name: shard.header.names for name, shard in read.items()}):
+            checkpoint.shards = list(read.values())
+            return _finish(checkpoint, index_agrees=True)
+        indexed = sorted(checkpoint.index.shards)
         folders = {name.rpartition("/")[0] for name in indexed if "/" in name}
         found += [f"{folder}/{name}" for folder in sorted(folders) for name in _shard_files(path / folder)]
         names = indexed + [name for name in found if name not in indexed]
@@ -141,8 +156,18 @@ def _open_hf(path: Path, index_name: str | None, found: list[str]) -> Checkpoint
         names = sorted({*found, *_numbered_siblings(found)})
     if not names:
         raise CheckpointError(f"{path}: {index_name} lists no shards, and none are here")
-    _read_shards(checkpoint, names)
+    _read_shards(checkpoint, names, read)
     return _finish(checkpoint)
+
+
+def _faultless_shards(root: Path, names: list[str]) -> dict[str, Shard]:
+    """The shards by name; none when anything is wrong with one of them."""
+    problems: list[Problem] = []
+    try:
+        shards = {name: _read_shard(root, name, problems) for name in names}
+    except CheckpointError:
+        return {}
+    return shards if not problems else {}
 
 
 def _numbered_siblings(found: list[str]) -> list[str]:
@@ -157,11 +182,12 @@ def _numbered_siblings(found: list[str]) -> list[str]:
     return siblings
 
 
-def _read_shards(checkpoint: Checkpoint, names: list[str]) -> None:
-    """Read every shard that can be read; what stops one is a problem of its own."""
+def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Shard] = MappingProxyType({})) -> None:
+    """Read every shard that can be read and is not in `read`; what stops one is a problem of its own."""
     for name in names:
         try:
-            checkpoint.shards.append(_read_shard(checkpoint.root, name, checkpoint.problems))
+            shard = read.get(name) or _read_shard(checkpoint.root, name, checkpoint.problems)
+            checkpoint.shards.append(shard)
         except CheckpointError as error:
             checkpoint.problems.append(Problem(name, "", str(error).removeprefix(f"{name}: ")))
     if names and not checkpoint.shards:
@@ -178,15 +204,18 @@ def _read_shard(root: Path, name: str, problems: list[Problem]) -> Shard:
     return Shard(name, path, status.st_size, status.st_mtime_ns, header)
 
 
-def _finish(checkpoint: Checkpoint) -> Checkpoint:
-    """Find the planes, and hold every list of names against every other."""
-    stored = _stored_tensors(checkpoint)
+def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint:
+    """Find the planes, and hold every list of names against every other, the index only where it may disagree."""
+    names = chain.from_iterable(shard.header.names for shard in checkpoint.shards)
+    stored = dict(zip(names, checkpoint.tensors(), strict=True))
+    if len(stored) != sum(len(shard.header) for shard in checkpoint.shards):
+        checkpoint.problems += _stored_twice(checkpoint.shards)
     container = checkpoint.container
     receipts = container.scale_receipts if container else {}
     checkpoint.planes, problems = find_planes(stored, receipts)
     checkpoint.dense_planes = find_dense_planes(stored)
     checkpoint.problems += problems
-    if checkpoint.index:
+    if checkpoint.index and not index_agrees:
         _compare_index(checkpoint, stored)
     if container:
         _compare_container(checkpoint, container, stored)
@@ -195,15 +224,16 @@ def _finish(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint
 
 
-def _stored_tensors(checkpoint: Checkpoint) -> dict[str, Located]:
-    stored: dict[str, Located] = {}
-    for located in checkpoint.tensors():
-        name = located.tensor.name
-        if name in stored:
-            text = f"stands in {stored[name].shard.name} as well: which of them counts cannot be known"
-            checkpoint.problems.append(Problem(located.shard.name, name, text))
-        stored[name] = located
-    return stored
+def _stored_twice(shards: list[Shard]) -> list[Problem]:
+    problems = []
+    home: dict[str, str] = {}
+    for shard in shards:
+        for name in shard.header.names:
+            if name in home:
+                text = f"stands in {home[name]} as well: which of them counts cannot be known"
+                problems.append(Problem(shard.name, name, text))
+            home[name] = shard.name
+    return problems
 
 
 def _compare_index(checkpoint: Checkpoint, stored: dict[str, Located]) -> None:
@@ -211,6 +241,8 @@ def _compare_index(checkpoint: Checkpoint, stored: dict[str, Located]) -> None:
     index = checkpoint.index
     assert index is not None
     readable = {shard.name for shard in checkpoint.shards}
+    if readable == index.shards and _lists_exactly(index, checkpoint.shards):
+        return
     for name, shard in index.weight_map.items():
         located = stored.get(name)
         if located is None and shard in readable:
@@ -218,14 +250,20 @@ def _compare_index(checkpoint: Checkpoint, stored: dict[str, Located]) -> None:
         elif located is not None and located.shard.name != shard:
             text = f"{index.name} places it in {shard}"
             checkpoint.problems.append(Problem(located.shard.name, name, text))
-    indexed_shards = set(index.weight_map.values())
-    for shard in sorted(readable - indexed_shards):
+    for shard in sorted(readable - index.shards):
         text = f"{index.name} does not list this shard"
         checkpoint.problems.append(Problem(shard, "", text, Severity.WARNING))
     for located in stored.values():
-        if located.shard.name in indexed_shards and located.tensor.name not in index.weight_map:
+        if located.shard.name in index.shards and located.tensor.name not in index.weight_map:
             text = f"{index.name} does not list this tensor"
             checkpoint.problems.append(Problem(located.shard.name, located.tensor.name, text, Severity.WARNING))
+
+
+def _lists_exactly(index: Index, shards: list[Shard]) -> bool:
+    """Whether every tensor of every shard is in the index, each at its place, and nothing else."""
+    placed = (list(map(index.weight_map.get, shard.header.names)).count(shard.name) for shard in shards)
+    sizes = [len(shard.header) for shard in shards]
+    return list(placed) == sizes and sum(sizes) == len(index.weight_map)
 
 
 def _compare_container(checkpoint: Checkpoint, container: Container, stored: dict[str, Located]) -> None:
@@ -237,15 +275,16 @@ def _compare_container(checkpoint: Checkpoint, container: Container, stored: dic
             container.error(shard.name, f"is {shard.size} bytes, the manifest says {row.target_file_bytes}")
         if shard.header.metadata.get("codec", container.fmt.codec) != container.fmt.codec:
             container.error(shard.name, f"its metadata name codec {shard.header.metadata['codec']!r}")
-    dense_names = {located.tensor.name for located in stored.values()} - stream_names(planes.values()) | set(planes)
+    dense_names = set(stored) - stream_names(planes.values()) | set(planes)
     for name in sorted(container.source_names.keys() - dense_names):
         container.error(f"{TENSORS}/{container.source_names[name]}", "the contract lists it, no shard holds it", name)
     for name in sorted(dense_names - container.source_names.keys() if container.source_names else ()):
         where = (planes[name].fixed if name in planes else stored[name]).shard.name
         container.error(where, "the contract does not list it", name)
-    for name, file in container.source_names.items():
-        if (located := stored.get(name)) and located.shard.file != file:
-            container.error(located.shard.name, f"the contract places it in {file}", name)
+    if not all(_holds_no_others(shard, container.source_names) for shard in checkpoint.shards):
+        for name, file in container.source_names.items():
+            if (located := stored.get(name)) and located.shard.file != file:
+                container.error(located.shard.name, f"the contract places it in {file}", name)
     for file, receipt in container.receipts.items():
         for name in sorted(receipt.scales.keys() - planes.keys()):
             container.error(f"{TENSORS}/{file}", "its receipt lists it, no pair of streams stands for it", name)
@@ -256,6 +295,11 @@ def _compare_container(checkpoint: Checkpoint, container: Container, stored: dic
         for name in sorted(planes.keys() - container.scale_receipts.keys()):
             container.error(planes[name].fixed.shard.name, "no receipt lists it: its source bytes are unknown", name)
     check_totals(container, ((p.name, p.dense_bytes, p.csf_bytes) for p in checkpoint.planes))
+
+
+def _holds_no_others(shard: Shard, source_names: dict[str, str]) -> bool:
+    """Whether every tensor of a shard that the contract lists is placed in this shard by it."""
+    return set(map(source_names.get, shard.header.names)) <= {shard.file, None}
 
 
 def _compare_recipes(checkpoint: Checkpoint) -> None:
@@ -275,21 +319,21 @@ def _compare_recipes(checkpoint: Checkpoint) -> None:
 def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe], csf_modules: set[str]) -> None:
     marked = {recipe.module for recipe in found if recipe.is_csf}
     unmarked = {recipe.module for recipe in found if not recipe.is_csf}
-    covering = {module: covering_recipe(module, marked | unmarked) for module in csf_modules}
+    used, homeless = recipes_in_use(csf_modules, marked | unmarked)
     missing_shards = any(not p.tensor for p in errors(checkpoint.problems))
-    for module in sorted(marked - set(covering.values())) if not missing_shards else ():
+    for module in sorted(marked - used) if not missing_shards else ():
         text = "is marked weight_scale_encoding: csf, but no shard holds CSF streams of it"
         checkpoint.problems.append(Problem(name, module, text))
-    for module in sorted(unmarked & {recipe for recipe in covering.values() if recipe}):
+    for module in sorted(unmarked & used):
         text = "has CSF streams, but its recipe is not marked weight_scale_encoding: csf"
         checkpoint.problems.append(Problem(name, module, text))
     for plane in checkpoint.dense_planes:
         if (recipe := covering_recipe(module_of(plane.name), marked)) is not None:
             text = f"is stored dense, but {recipe} is marked weight_scale_encoding: csf"
             checkpoint.problems.append(Problem(name, plane.name, text))
-    if homeless := sorted(module for module, recipe in covering.items() if recipe is None):
+    if homeless:
         text = f"no recipe covers {count(len(homeless), 'module')} with CSF streams: readers would not find them"
-        checkpoint.problems.append(Problem(name, homeless[0], text, Severity.WARNING))
+        checkpoint.problems.append(Problem(name, min(homeless), text, Severity.WARNING))
 
 
 def _serving_root(path: Path) -> Path | None:

@@ -3,7 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
+from typing import NamedTuple
 
 from csf_tool.checkpoint.container import Container
 from csf_tool.checkpoint.headers import Header, Tensor
@@ -45,16 +48,18 @@ class Shard:
         return self.name.rpartition("/")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(NamedTuple):
     """A tensor and the shard it lies in."""
 
     shard: Shard
     tensor: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Plane:
+_located = partial(tuple.__new__, Located)
+"""`Located._make` without a step in Python: half a million are made at once."""
+
+
+class Plane(NamedTuple):
     """One CSF plane: the scale it stands for, its geometry, and where its two streams lie."""
 
     name: str
@@ -91,8 +96,7 @@ class Plane:
         return self.exception_bytes // EXCEPTION_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class DensePlane:
+class DensePlane(NamedTuple):
     """A block scale that is stored dense beside its FP4 weight."""
 
     name: str
@@ -126,9 +130,9 @@ class Checkpoint:
 
     def tensors(self) -> Iterator[Located]:
         """Every stored tensor, shard by shard in the order of the data."""
-        for shard in self.shards:
-            for tensor in shard.header:
-                yield Located(shard, tensor)
+        return map(
+            _located, chain.from_iterable(zip(repeat(shard), shard.header, strict=False) for shard in self.shards)
+        )
 
     def planes_of(self, shard: Shard) -> list[Plane]:
         """The planes whose fixed stream lies in `shard`, in the order of the data."""

@@ -4,19 +4,25 @@ Suffix tables of four families of repositories; nothing here knows a model.
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from csf_tool.codec.formats import FORMATS, CsfFormat
 
-_WEIGHTS_OF_SCALE = (
-    (".weight_scale", (".weight_packed", ".weight")),  # compressed-tensors; ModelOpt and Kimi
-    (".scale", (".weight",)),  # DeepSeek
-)
-"""Suffix of a scale's name, and the suffixes that its weight may have instead. Order matters."""
+_WEIGHTS_OF_SCALE = {
+    "weight_scale": ("weight_packed", "weight"),  # compressed-tensors; ModelOpt and Kimi
+    "scale": ("weight",),  # DeepSeek
+}
+"""Last part of a scale's name, and what its weight may have instead. Order matters."""
+
+SCALE_SUFFIXES = tuple(f".{last}" for last in _WEIGHTS_OF_SCALE)
+"""Suffixes of the names that block scales have."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamName:
+STREAM_MARK = "_csf_"
+"""What every stream's name has in it, and hardly any other: a quick look before the thorough one."""
+
+
+class StreamName(NamedTuple):
     """A stream's name taken apart."""
 
     scale: str
@@ -24,30 +30,28 @@ class StreamName:
     is_fixed: bool
 
 
-_STREAM_SUFFIXES = [
-    (suffix, fmt, is_fixed)
+_STREAM_SUFFIXES = {
+    suffix: (fmt, is_fixed)
     for fmt in FORMATS
     for suffix, is_fixed in ((fmt.fixed_suffix, True), (fmt.exceptions_suffix, False))
-]
+}
+
+_LAYER = re.compile(r"(?:.*?\.)?\d+(?=\.)")
 
 
 def parse_stream_name(name: str) -> StreamName | None:
     """The scale, format and role of a stream, or None for any other tensor."""
-    if "_csf_" not in name:
+    if STREAM_MARK not in name:
         return None
-    for suffix, fmt, is_fixed in _STREAM_SUFFIXES:
-        if name.endswith(suffix):
-            return StreamName(name.removesuffix(suffix), fmt, is_fixed)
-    return None
+    scale, dot, last = name.rpartition(".")
+    found = _STREAM_SUFFIXES.get(dot + last)
+    return StreamName(scale, *found) if found else None
 
 
 def weight_names(scale: str) -> list[str]:
     """The names that the weight of a block scale may have, most likely first; empty for other tensors."""
-    for suffix, weights in _WEIGHTS_OF_SCALE:
-        if scale.endswith(suffix):
-            stem = scale.removesuffix(suffix)
-            return [stem + weight for weight in weights]
-    return []
+    stem, dot, last = scale.rpartition(".")
+    return [stem + dot + weight for weight in _WEIGHTS_OF_SCALE.get(last, ())] if dot else []
 
 
 def module_of(scale: str) -> str:
@@ -57,12 +61,12 @@ def module_of(scale: str) -> str:
 
 def projection_of(scale: str) -> str:
     """The projection of a scale: `gate_proj`, `w2`, ..."""
-    return module_of(scale).rpartition(".")[2]
+    return scale.rpartition(".")[0].rpartition(".")[2]
 
 
 def layer_of(name: str) -> str:
     """The layer of a tensor: its name up to the first number (`model.layers.3`), or up to its module without one."""
-    match = re.match(r"(?:.*?\.)?\d+(?=\.)", name)
+    match = _LAYER.match(name)
     return match[0] if match else module_of(name)
 
 

@@ -1,11 +1,11 @@
 """Finding planes: which tensors are the streams of a scale, and what geometry every source gives it."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.model import DensePlane, Located, Plane
-from csf_tool.checkpoint.names import parse_stream_name, weight_names
+from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, weight_names
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import EXCEPTION_BYTES, FORMATS, SLAB_ROWS, CsfFormat
 
@@ -22,42 +22,91 @@ class Geometry:
     cols: int
 
 
-def find_planes(stored: dict[str, Located], receipts: dict[str, ScaleReceipt]) -> tuple[list[Plane], list[Problem]]:
+def find_planes(
+    stored: Mapping[str, Located], receipts: Mapping[str, ScaleReceipt]
+) -> tuple[list[Plane], list[Problem]]:
     """Every plane among the stored tensors, in the order in which its fixed stream is stored.
 
     `receipts` are those of all shards by scale name; empty where there are none.
     """
-    fixed: dict[tuple[str, CsfFormat], Located] = {}
-    exceptions: dict[tuple[str, CsfFormat], Located] = {}
-    for name, located in stored.items():
-        if parsed := parse_stream_name(name):
-            (fixed if parsed.is_fixed else exceptions)[parsed.scale, parsed.fmt] = located
+    streams = [(name, located) for name, located in stored.items() if STREAM_MARK in name]
     planes: list[Plane] = []
-    problems = _unpaired(fixed, exceptions)
-    for (name, fmt), stream in fixed.items():
-        if (name, fmt) not in exceptions:
-            continue
-        found = _plane(name, fmt, stream, exceptions[name, fmt], stored, receipts.get(name))
-        if isinstance(found, Plane):
-            planes.append(found)
+    problems: list[Problem] = []
+    for fmt in FORMATS:
+        found, faults = _planes_of_format(fmt, streams, stored, receipts)
+        planes += found
+        problems += faults
+    if len({plane.fmt.name for plane in planes}) > 1:
+        order = {name: i for i, (name, _) in enumerate(streams)}
+        planes.sort(key=lambda plane: order[plane.fixed.tensor.name])
+    return planes, problems + _stored_twice(planes, stored)
+
+
+def _planes_of_format(
+    fmt: CsfFormat,
+    streams: list[tuple[str, Located]],
+    stored: Mapping[str, Located],
+    receipts: Mapping[str, ScaleReceipt],
+) -> tuple[list[Plane], list[Problem]]:
+    """The planes of one format. There are many, of few kinds, and each kind is checked once."""
+    fixed, exceptions = _by_scale(streams, fmt.fixed_suffix), _by_scale(streams, fmt.exceptions_suffix)
+    names = [name for name in fixed if name in exceptions]
+    parts = zip(
+        map(fixed.__getitem__, names),
+        map(exceptions.__getitem__, names),
+        _weights(names, stored),
+        map(receipts.get, names),
+        strict=True,
+    )
+    planes, problems = [], _unpaired(fmt, fixed, exceptions)
+    alike: dict[Hashable, Plane] = {}
+    for name, own in zip(names, parts, strict=True):
+        kind = _kind(*own)
+        twin = alike.get(kind) or _plane(name, fmt, *own)
+        if isinstance(twin, Plane):
+            alike[kind] = twin
+            planes.append(Plane(name, fmt, twin.rows, twin.cols, twin.dtype, own[0], own[1]))
         else:
-            problems += [Problem(stream.shard.name, name, text) for text in found]
-    problems += _stored_twice(planes, stored)
+            problems += [Problem(own[0].shard.name, name, text) for text in twin]
     return planes, problems
 
 
-def _unpaired(
-    fixed: dict[tuple[str, CsfFormat], Located], exceptions: dict[tuple[str, CsfFormat], Located]
-) -> list[Problem]:
-    lonely = [(key, fixed[key], "exception list") for key in fixed.keys() - exceptions.keys()]
-    lonely += [(key, exceptions[key], "fixed stream") for key in exceptions.keys() - fixed.keys()]
+def _kind(fixed: Located, exceptions: Located, weight: Located | None, receipt: ScaleReceipt | None) -> Hashable:
+    """All that decides on a plane besides names: what is equal in it has the same geometry.
+
+    The bytes of streams need no place in it. Their dtypes are known, and a header's reader checks such sizes.
+    """
+    return (
+        fixed.tensor[1:3],  # dtype and shape
+        exceptions.tensor[1:3],
+        weight and weight.tensor[1:3],
+        receipt and (receipt.dtype, receipt.shape, receipt.fixed_bytes, receipt.exception_bytes, receipt.source_bytes),
+    )
+
+
+def _by_scale(streams: list[tuple[str, Located]], suffix: str) -> dict[str, Located]:
+    """The streams whose names end with `suffix`, by what stands before it: the name of their scale."""
+    return {name.removesuffix(suffix): located for name, located in streams if name.endswith(suffix)}
+
+
+def _unpaired(fmt: CsfFormat, fixed: dict[str, Located], exceptions: dict[str, Located]) -> list[Problem]:
+    lonely = [(name, fixed[name], "exception list") for name in fixed.keys() - exceptions.keys()]
+    lonely += [(name, exceptions[name], "fixed stream") for name in exceptions.keys() - fixed.keys()]
     return [
         Problem(located.shard.name, name, f"has no {fmt.title} {missing} beside {located.tensor.name!r}")
-        for (name, fmt), located, missing in sorted(lonely, key=lambda entry: entry[0][0])
+        for name, located, missing in sorted(lonely, key=lambda entry: entry[0])
     ]
 
 
-def _stored_twice(planes: list[Plane], stored: dict[str, Located]) -> list[Problem]:
+def _weights(scales: Iterable[str], stored: Mapping[str, Located]) -> list[Located | None]:
+    """The weight beside each scale."""
+    return [next(filter(None, map(stored.get, names)), None) for names in map(weight_names, scales)]
+
+
+def _stored_twice(planes: list[Plane], stored: Mapping[str, Located]) -> list[Problem]:
+    names = {plane.name for plane in planes}
+    if len(names) == len(planes) and stored.keys().isdisjoint(names):
+        return []
     problems = []
     seen: dict[str, Plane] = {}
     for plane in planes:
@@ -76,12 +125,12 @@ def _plane(
     fmt: CsfFormat,
     fixed: Located,
     exceptions: Located,
-    stored: dict[str, Located],
+    weight: Located | None,
     receipt: ScaleReceipt | None,
 ) -> Plane | list[str]:
     """The plane of a pair of streams, or every reason why it is none."""
     faults = _stream_faults(fixed, exceptions)
-    sources, source_faults = _geometries(name, fmt, fixed, stored, receipt)
+    sources, source_faults = _geometries(fmt, fixed, weight, receipt)
     faults += source_faults
     if not sources:
         faults.append("its geometry is unknown: a 1-D fixed stream, no weight beside it and no receipt")
@@ -115,7 +164,7 @@ def _describe(located: Located) -> str:
 
 
 def _geometries(
-    name: str, fmt: CsfFormat, fixed: Located, stored: dict[str, Located], receipt: ScaleReceipt | None
+    fmt: CsfFormat, fixed: Located, weight: Located | None, receipt: ScaleReceipt | None
 ) -> tuple[list[Geometry], list[str]]:
     """What each source says of the geometry, in order of trust: receipt, stream shape, weight."""
     sources, faults = [], []
@@ -124,7 +173,6 @@ def _geometries(
     shape = fixed.tensor.shape
     if len(shape) == 2 and (cols := fmt.cols_of_slab(shape[1])) is not None:
         sources.append(Geometry("fixed stream", shape[0] * SLAB_ROWS, cols))
-    weight = next((stored[w] for w in weight_names(name) if w in stored), None)
     if weight:
         found = weight_geometry(weight, fmt)
         if isinstance(found, Geometry):
@@ -169,12 +217,19 @@ def _shape_faults(
     return faults
 
 
-def find_dense_planes(stored: dict[str, Located]) -> list[DensePlane]:
+def find_dense_planes(stored: Mapping[str, Located]) -> list[DensePlane]:
     """Every block scale that is stored dense beside an FP4 weight, whose shapes fit one of the formats."""
     found = []
-    for name, scale in stored.items():
-        weight = next((stored[w] for w in weight_names(name) if w in stored), None)
-        if weight and (fmt := _dense_format(scale, weight)):
+    formats: dict[Hashable, CsfFormat | None] = {}  # few combinations, many scales
+    names = [name for name in stored if name.endswith(SCALE_SUFFIXES)]
+    for name, weight in zip(names, _weights(names, stored), strict=True):
+        if weight is None:
+            continue
+        scale = stored[name]
+        kind = scale.tensor.dtype, scale.tensor.shape, weight.tensor.dtype, weight.tensor.shape
+        if kind not in formats:
+            formats[kind] = _dense_format(scale, weight)
+        if fmt := formats[kind]:
             rows, cols = scale.tensor.shape
             found.append(DensePlane(name, fmt, rows, cols, scale))
     return found
