@@ -4,20 +4,23 @@ Heavy modules are imported inside the commands, so that `csf-tool --help` costs 
 """
 
 import functools
-import gc
 import os
 import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
 from csf_tool.errors import CsfToolError, UsageError
 from csf_tool.version import __version__
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 P = ParamSpec("P")
+R = TypeVar("R")
 
 TRACEBACK_VARIABLE = "CSF_TOOL_TRACEBACK"
 
@@ -146,6 +149,18 @@ def _ask(question: str) -> None:
         raise UsageError("nothing was done")
 
 
+def _show(
+    found: R, document: Callable[[R], dict[str, Any]], report: Callable[[R], list["RenderableType"]], as_json: bool
+) -> None:
+    """Print a result: as one JSON document, or as lines and tables."""
+    from csf_tool.report.console import print_json, print_out
+
+    if as_json:
+        print_json(document(found))
+    else:
+        print_out(*report(found))
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"csf-tool {__version__}")
@@ -172,18 +187,15 @@ def stats(
 
     Example: csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local --by layer
     """
-    from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
     from csf_tool.checkpoint.problems import errors
-    from csf_tool.report.console import print_json, print_out, print_problems
+    from csf_tool.report.console import print_problems
     from csf_tool.report.stats import stats_json, stats_report
     from csf_tool.stats import collect_stats
 
-    gc.disable()  # what opening makes lives as long as the process: one search in it for garbage costs 0.1 s
-    found = collect_stats(open_checkpoint(checkpoint))
-    if as_json:
-        print_json(stats_json(found))
-    else:
-        print_out(*stats_report(found, by.value))
+    with no_garbage_collection():
+        found = collect_stats(open_checkpoint(checkpoint))
+    _show(found, stats_json, lambda found: stats_report(found, by.value), as_json)
     print_problems(found.problems)
     return 1 if errors(found.problems) else 0
 
@@ -210,7 +222,6 @@ def verify(
     from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.decoder import CrossCheck, make_decoder
     from csf_tool.jobs import default_jobs, drops_cache
-    from csf_tool.report.console import print_json, print_out
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_json, verify_report
     from csf_tool.verify import VerifyOptions
@@ -222,10 +233,7 @@ def verify(
     options = VerifyOptions(jobs or default_jobs(), drops_cache(opened, drop_cache))
     with progress_bar() as progress:
         found = run(opened, reference, decoder, progress, options)
-    if as_json:
-        print_json(verify_json(found))
-    else:
-        print_out(*verify_report(found))
+    _show(found, verify_json, verify_report, as_json)
     return 0 if found.ok else 1
 
 
@@ -265,7 +273,7 @@ def expand(
     from csf_tool.expand import ExpandOptions, Part
     from csf_tool.expand import expand as run
     from csf_tool.jobs import default_jobs, drops_cache
-    from csf_tool.report.console import print_err, print_json, print_out, print_problems
+    from csf_tool.report.console import print_err, print_problems
     from csf_tool.report.expand import expand_json, expand_report
     from csf_tool.report.progress import progress_bar
 
@@ -288,10 +296,7 @@ def expand(
     with cluster_executor(cluster) as executor, progress_bar() as progress:
         decoder = RemoteDecoder(device) if cluster else make_decoder(device, tell=_say)
         done = run(opened, destination.absolute() if cluster else destination, decoder, progress, options, executor)
-    if as_json:
-        print_json(expand_json(done))
-    else:
-        print_out(*expand_report(done))
+    _show(done, expand_json, expand_report, as_json)
     return 0
 
 
@@ -310,16 +315,12 @@ def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_
     from csf_tool.expand import NOTHING, ExpandOptions
     from csf_tool.expand import expand as run
     from csf_tool.progress import Silent
-    from csf_tool.report.console import print_json, print_out
     from csf_tool.report.expand import expand_json, expand_report
 
     done = run(open_checkpoint(checkpoint), destination, NumpyDecoder(), Silent(), ExpandOptions(part=NOTHING))
     if done.missing:
         raise EnvironmentFault(f"{destination}: not complete: {len(done.missing)} shards missing, as {done.missing[0]}")
-    if as_json:
-        print_json(expand_json(done))
-    else:
-        print_out(*expand_report(done))
+    _show(done, expand_json, expand_report, as_json)
     return 0
 
 
@@ -359,7 +360,7 @@ def compress(
     from csf_tool.encoder import make_encoder
     from csf_tool.jobs import default_jobs, drops_cache
     from csf_tool.report.compress import compress_json, compress_report
-    from csf_tool.report.console import print_json, print_out, print_problems
+    from csf_tool.report.console import print_problems
     from csf_tool.report.progress import progress_bar
     from csf_tool.selection import Rules
 
@@ -375,10 +376,7 @@ def compress(
     with progress_bar() as progress:
         encoder, decoder = make_encoder(device, _say), make_decoder(device)
         done = run(opened, destination, options, encoder, decoder, progress)
-    if as_json:
-        print_json(compress_json(done))
-    else:
-        print_out(*compress_report(done))
+    _show(done, compress_json, compress_report, as_json)
     return 0
 
 
@@ -406,7 +404,7 @@ def convert(
     from csf_tool.checkpoint.problems import warnings
     from csf_tool.convert import Options, Target
     from csf_tool.convert import convert as run
-    from csf_tool.report.console import print_json, print_out, print_problems
+    from csf_tool.report.console import print_problems
     from csf_tool.report.convert import convert_json, convert_report
     from csf_tool.report.progress import progress_bar
 
@@ -415,10 +413,7 @@ def convert(
     options = Options(link, checkpoint_root, StatedOrigin(family, source_model_id, source_revision))
     with progress_bar() as progress:
         done = run(opened, destination, Target(to.value), options, progress)
-    if as_json:
-        print_json(convert_json(done))
-    else:
-        print_out(*convert_report(done))
+    _show(done, convert_json, convert_report, as_json)
     return 0
 
 
@@ -468,13 +463,10 @@ def bench(
     choose_cuda(f"cuda:{device}", _say)
     from csf_tool.bench.run import BenchOptions, run_bench
     from csf_tool.report.bench import bench_json, bench_report
-    from csf_tool.report.console import print_err, print_json, print_out
+    from csf_tool.report.console import print_err
 
     found = run_bench(BenchOptions(repeats=repeats, device=device), print_err)
-    if as_json:
-        print_json(bench_json(found))
-    else:
-        print_out(*bench_report(found))
+    _show(found, bench_json, bench_report, as_json)
     return 0
 
 

@@ -171,7 +171,7 @@ def slowly(self, reader, begin, end, on_bytes):
     time.sleep(0.2)
     on_bytes(end - begin)
 writer.NewFile.copy = slowly
-sys.argv = ["csf-tool", "expand", "nvfp4-csf-hf", "out", "--device", "cpu"]
+sys.argv = ["csf-tool", "expand", "nvfp4-csf-hf", "out", "--device", "cpu", "--jobs", "1"]
 csf_tool.cli.main()
 """
     process = subprocess.Popen(

@@ -49,7 +49,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     """
     path = Path(path)
     try:
-        with _no_garbage_collection():
+        with no_garbage_collection():
             if path.is_file():
                 return _open_file(path)
             if not path.is_dir():
@@ -60,7 +60,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Headers become a million small objects that all live on: looking for garbage among them doubles the time."""
     enabled = gc.isenabled()
     gc.disable()
