@@ -3,7 +3,7 @@
 
 Makes a synthetic checkpoint at Qwen3.8's geometry (seeded random weights, block scales with about 1%
 exceptions), dense and in both CSF layouts, then times csf-tool beside cp, cmp, sha256sum and the script that
-a user would write. Prints seconds and ratios; every pair runs back to back, the best of --repeat runs counts.
+a user would write. Prints seconds and ratios; the two of a pair take turns, the median of --repeat runs counts.
 
 usage: benchmarks/files.py FOLDER [--layers 4] [--repeat 3] [--jobs N]
 """
@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -104,33 +105,35 @@ for shard in sorted(source.glob("*.safetensors")):
 class Bench:
     def __init__(self, folder: Path, repeat: int, jobs: list[str]) -> None:
         self.folder, self.repeat, self.jobs = folder, repeat, jobs
-        self.rows: list[tuple[str, float, str, float]] = []
 
     def shell(self, command: str) -> Callable[[], None]:
         return lambda: self._run(["bash", "-c", command])
 
     def tool(self, *args: str) -> Callable[[], None]:
-        return lambda: self._run([sys.executable, "-m", "csf_tool", *args, *self.jobs])
+        return lambda: self._run([sys.executable, "-m", "csf_tool", *args, "--device", "cpu", *self.jobs])
 
     def _run(self, command: list[str]) -> None:
         subprocess.run(command, check=True, cwd=self.folder, stdout=subprocess.DEVNULL)
 
-    def best(self, run: Callable[[], None]) -> float:
-        times = []
-        for _ in range(self.repeat):
-            for output in ("out", "copy"):
-                shutil.rmtree(self.folder / output, ignore_errors=True)
-            subprocess.run(["sync"], check=True)
-            begun = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - begun)
-        return min(times)
+    def seconds(self, run: Callable[[], None]) -> float:
+        """How long a run takes, from a disk at rest and without earlier output."""
+        for output in ("out", "copy"):
+            shutil.rmtree(self.folder / output, ignore_errors=True)
+        subprocess.run(["sync"], check=True)
+        begun = time.perf_counter()
+        run()
+        return time.perf_counter() - begun
 
     def compare(self, what: str, ours: Callable[[], None], peer: str, theirs: Callable[[], None]) -> None:
-        peer_seconds = self.best(theirs)
-        our_seconds = self.best(ours)
-        self.rows.append((what, our_seconds, peer, peer_seconds))
-        print(f"{what:<34} {our_seconds:7.2f} s   {peer:<44} {peer_seconds:7.2f} s   {our_seconds / peer_seconds:5.2f}")
+        """Print medians, ranges and the ratio of medians; the two take turns, so that a slow spell hits both."""
+        pairs = [(self.seconds(ours), self.seconds(theirs)) for _ in range(self.repeat)]
+        mine, other = (sorted(times) for times in zip(*pairs, strict=True))
+        ratio = median(mine) / median(other)
+        print(f"{what:<20} {_spread(mine)}   {peer:<36} {_spread(other)}   {ratio:5.2f}", flush=True)
+
+
+def _spread(times: list[float]) -> str:
+    return f"{median(times):6.2f} s ({times[0]:.2f} to {times[-1]:.2f})"
 
 
 def main() -> None:
@@ -149,7 +152,7 @@ def main() -> None:
         shutil.copytree(folder / "dense", folder / "twin")  # cmp reads two files
     cores = len(os.sched_getaffinity(0))
     nbytes = sum(p.stat().st_size for p in (folder / "dense").iterdir())
-    print(f"{nbytes / 1e9:.2f} GB dense, {cores} cores, best of {args.repeat}\n")
+    print(f"{nbytes / 1e9:.2f} GB dense, {cores} cores, medians of {args.repeat} runs in turn (and their range)\n")
     sync = "sync -f copy"
     bench.compare("expand hf", bench.tool("expand", "hf", "out"), "cp + sync", bench.shell(f"cp -r dense copy; {sync}"))
     against = bench.tool("verify", "hf", "--against", "dense")
