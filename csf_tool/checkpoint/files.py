@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path, PurePosixPath
@@ -22,6 +23,12 @@ _NO_SUCH_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 """What the system answers to names that lead to no file: the checkpoint's fault, not the machine's."""
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def _require_ordinary(path: Path, name: str) -> None:
+    """Check that a path leads to a file with bytes in it: opening a pipe would wait for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise CheckpointError(f"{name}: cannot be a file: a folder, a pipe or a device has that name")
 
 
 def drop_cache(fd: int, begin: int, end: int) -> None:
@@ -43,6 +50,7 @@ class RandomReader:
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
         try:
+            _require_ordinary(path, name)
             self._file: BinaryIO = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close())
         except OSError as error:
             raise reading_fault(name, error) from error
@@ -150,6 +158,7 @@ def load_json(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Any:
         EnvironmentFault: the operating system cannot read it.
     """
     try:
+        _require_ordinary(path, name)
         if (nbytes := path.stat().st_size) > limit:
             raise CheckpointError(f"{name}: {nbytes} bytes of JSON, more than the {limit} that are read")
         raw = path.read_bytes()
@@ -203,17 +212,20 @@ def safe_relative(name: str, where: str) -> PurePosixPath:
     Raises:
         CheckpointError: it is absolute, leaves the folder, or would on another system.
     """
-    parts = name.split("/")
-    unsafe = (
+    if not is_safe_relative(name):
+        raise CheckpointError(f"{where}: file name {name!r} leaves the checkpoint's folder or is not a plain path")
+    return PurePosixPath(name)
+
+
+def is_safe_relative(name: str) -> bool:
+    """Whether a file name stays inside the folder that it is relative to, on every system."""
+    return not (
         not name
         or "\\" in name
         or re.match(r"[A-Za-z]:", name)
-        or any(part in ("", ".", "..") for part in parts)
+        or any(part in ("", ".", "..") for part in name.split("/"))
         or any(ord(c) < 32 for c in name)
     )
-    if unsafe:
-        raise CheckpointError(f"{where}: file name {name!r} leaves the checkpoint's folder or is not a plain path")
-    return PurePosixPath(name)
 
 
 def relative_files(root: Path) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from csf_tool.checkpoint.container import METADATA, RECEIPTS, Container
-from csf_tool.checkpoint.files import RandomReader
+from csf_tool.checkpoint.files import RandomReader, is_safe_relative
 from csf_tool.checkpoint.model import Checkpoint
 
 DOWNLOAD_METADATA = ".cache/huggingface/download"
@@ -99,7 +99,7 @@ def _sums(root: Path) -> list[PublishedHash]:
             continue
         for line in (root / sums).read_text("utf-8", "replace").splitlines():
             match = re.fullmatch(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)", line.strip())
-            if match:
+            if match and is_safe_relative(match[2]):  # what lies outside is not the checkpoint's
                 found.append(PublishedHash(match[2], "sha256", match[1].lower(), sums))
     return found
 

@@ -1,0 +1,38 @@
+"""Files that are no files, and lists that point outside."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from csf_tool.checkpoint.files import load_json
+from csf_tool.checkpoint.hashes import published_hashes
+from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.errors import CheckpointError
+
+Copied = Callable[..., Path]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX pipes")
+@pytest.mark.parametrize("name", ["model-00002-of-00003.safetensors", "config.json"])
+def test_a_pipe_is_not_waited_for(copied: Copied, name: str) -> None:
+    folder = copied("nvfp4-csf-hf")
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    assert any(p.file == name and "a pipe or a device" in p.problem for p in open_checkpoint(folder).problems)
+
+
+def test_a_folder_is_no_json_file(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be a file"):
+        load_json(tmp_path, "config.json")
+
+
+def test_a_sums_file_does_not_lead_out_of_the_folder(copied: Copied, tmp_path: Path) -> None:
+    folder = copied("nvfp4-csf-hf")
+    (tmp_path / "secret").write_text("x")
+    digest = hashlib.sha256(b"x").hexdigest()
+    outside = ["../secret", str(tmp_path / "secret"), "a/../../secret"]
+    (folder / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name in [*outside, "config.json"]))
+    assert [entry.file for entry in published_hashes(open_checkpoint(folder))] == ["config.json"]
