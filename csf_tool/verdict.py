@@ -57,13 +57,9 @@ class Check:
 
 
 @dataclass
-class Verified:
-    """The report of `verify`."""
+class Checks:
+    """All checks, of a whole checkpoint or of one shard."""
 
-    path: str
-    kind: str
-    against: str | None
-    device: str
     structure: Check = field(default_factory=lambda: Check("structure"))
     streams: Check = field(default_factory=lambda: Check("streams"))
     decode: Check = field(default_factory=lambda: Check("decode"))
@@ -73,8 +69,18 @@ class Verified:
 
     @property
     def checks(self) -> list[Check]:
-        """All checks in the order in which they are reported."""
+        """All of them in the order in which they are reported."""
         return [self.structure, self.streams, self.decode, self.stored, self.source, self.reference]
+
+
+@dataclass(kw_only=True)
+class Verified(Checks):
+    """The report of `verify`."""
+
+    path: str
+    kind: str
+    against: str | None
+    device: str
 
     @property
     def ok(self) -> bool:
