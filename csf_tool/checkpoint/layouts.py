@@ -83,12 +83,14 @@ def _open_folder(path: Path, *, follow: bool = True) -> Checkpoint:
     """The checkpoint in a folder; a serving directory is followed to its weights once, never in circles."""
     index_name = find_index(path)
     stray = _shard_files(path)
+    leftover: CheckpointError | None = None
     if (path / MANIFEST).exists():
         try:
             container = read_container(path)
-        except CheckpointError:
+        except CheckpointError as error:
             if not index_name and not stray:
                 raise
+            leftover = error
         else:
             container.problems += _mixed_index(path, index_name) if index_name else []
             return open_container(path, container, stray)
@@ -98,7 +100,11 @@ def _open_folder(path: Path, *, follow: bool = True) -> Checkpoint:
             raise UsageError(f"{path}: is a serving directory that another one names as its weights")
         return _open_folder(served, follow=False)
     if index_name or stray:
-        return _open_hf(path, index_name, stray)
+        checkpoint = _open_hf(path, index_name, stray)
+        if leftover and (path / TENSORS).is_dir():
+            text = f"cannot be read, and the folder is taken as a Hugging Face checkpoint ({leftover})"
+            checkpoint.problems.append(Problem(MANIFEST, "", text, Severity.WARNING))
+        return checkpoint
     raise _not_a_checkpoint(path)
 
 

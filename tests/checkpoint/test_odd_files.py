@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from csf_tool.checkpoint.files import load_json
 from csf_tool.checkpoint.hashes import published_hashes
 from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.model import Layout
 from csf_tool.errors import CheckpointError
 
 Copied = Callable[..., Path]
@@ -22,6 +24,23 @@ def test_a_pipe_is_not_waited_for(copied: Copied, name: str) -> None:
     (folder / name).unlink()
     os.mkfifo(folder / name)
     assert any(p.file == name and "a pipe or a device" in p.problem for p in open_checkpoint(folder).problems)
+
+
+def test_a_container_whose_manifest_is_damaged_is_not_passed_over_in_silence(copied: Copied) -> None:
+    """One layout downloaded over the other, and the manifest cut short."""
+    folder, container = copied("nvfp4-csf-hf"), copied("nvfp4-csf-container")
+    shutil.copytree(container / "tensors", folder / "tensors")
+    (folder / "manifest.json").write_bytes((container / "manifest.json").read_bytes()[:100])
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.layout is Layout.HF
+    [problem] = [p for p in checkpoint.problems if p.file == "manifest.json"]
+    assert problem.problem.startswith("cannot be read, and the folder is taken as a Hugging Face checkpoint")
+
+
+def test_the_manifest_of_another_tool_is_nothing_to_speak_of(copied: Copied) -> None:
+    folder = copied("nvfp4-csf-hf")
+    (folder / "manifest.json").write_text('{"name": "something else"}')
+    assert open_checkpoint(folder).problems == []
 
 
 def test_a_folder_is_no_json_file(tmp_path: Path) -> None:
