@@ -278,7 +278,7 @@ def expand(
     from csf_tool.report.progress import progress_bar
 
     if consume_source and finish_removal(checkpoint, destination):
-        print_err(f"{destination} was complete already; the last source shards are removed")
+        print_err(f"{destination} was complete already; what was left to remove is gone")
         return 0
     opened = open_checkpoint(checkpoint.absolute() if cluster else checkpoint)
     print_problems(warnings(opened.problems))  # errors are raised by the operation

@@ -218,6 +218,28 @@ def test_an_incomplete_checkpoint_is_refused_before_writing(copied: Copied, tmp_
     assert not (tmp_path / "out").exists()
 
 
+def test_a_stored_tensor_that_no_source_header_has_is_not_dropped(copied: Copied, tmp_path: Path) -> None:
+    """The original cannot be restored bit for bit and every tensor be carried as well: neither is done halfway."""
+    source = copied("mxfp4-csf-container")
+    (source / "build-contract.json").unlink()
+    shard = source / "tensors" / "model-00001-of-00002.safetensors"
+    raw = shard.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    entries, data = header(shard), raw[8 + length :]
+    entries["extra"] = {"dtype": "U8", "shape": [4], "data_offsets": [len(data), len(data) + 4]}
+    new = json.dumps(entries).encode()
+    shard.write_bytes(struct.pack("<Q", len(new)) + new + data + b"only")
+    for path in (source / "manifest.json", source / "receipts" / f"{shard.name}.json"):
+        document = json.loads(path.read_text())
+        for row in document.get("shards", [document]):
+            if row["file"] == shard.name:
+                del row["target_file_bytes"], row["target_sha256"]
+        path.write_text(json.dumps({k: v for k, v in document.items() if k not in ("compressed_weight_file_bytes",)}))
+    with pytest.raises(CheckpointError, match="extra: no source header has it"):
+        run(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("dense", ["nvfp4-dense", "mxfp4-dense"])
 def test_a_dense_checkpoint_has_nothing_to_expand(sample: Sample, tmp_path: Path, dense: str) -> None:
     with pytest.raises(UsageError, match="nothing to expand"):

@@ -89,15 +89,20 @@ def dense_shards(checkpoint: Checkpoint) -> list[DenseShard]:
     """The shards of the dense checkpoint: the originals where receipts give their headers, csf-tool's own otherwise.
 
     Raises:
-        CheckpointError: a receipt's source header asks for a tensor that is not stored as it says.
+        CheckpointError: a receipt's source header asks for a tensor that is not stored as it says, or none asks
+            for one that is stored.
     """
     tensors = dense_tensors(checkpoint)
     receipts = checkpoint.container.receipts if checkpoint.container else {}
     own = own_shards(checkpoint, tensors.values()) if len(receipts) < len(checkpoint.shards) else {}
-    return [
+    shards = [
         original_shard(receipts[shard.file], tensors) if shard.file in receipts else own[shard.name]
         for shard in checkpoint.shards
     ]
+    carried = {tensor.name for shard in shards for tensor in shard.tensors}
+    for name in tensors.keys() - carried:
+        raise CheckpointError(f"{tensors[name].stored_in}: {name}: no source header has it, so it would be lost")
+    return shards
 
 
 def original_shard(receipt: Receipt, tensors: dict[str, DenseTensor]) -> DenseShard:

@@ -151,18 +151,18 @@ class Journal:
     def consume(self, shard: Shard) -> None:
         """Note that a source shard is about to be removed."""
         entry = {"name": shard.name, "size": shard.size, "mtime_ns": shard.mtime_ns}
-        name = f"{_CONSUMED}/{quote(shard.name, safe='')}.json"
+        name = f"{_CONSUMED}/{_plain(shard.name)}.json"
         if not (self._destination / FOLDER / name).exists():
             self._folder.write(name, render_json(entry))
 
     def keep(self, name: str, content: bytes) -> None:
         """Keep what a file is to hold at the end: an index is made from all headers, and some will be gone by then."""
         if self.kept(name) is None:
-            self._folder.write(f"{_KEPT}/{quote(name, safe='')}", content)
+            self._folder.write(f"{_KEPT}/{_plain(name)}", content)
 
     def kept(self, name: str) -> bytes | None:
         """What `keep` was given for a file, in this run or an earlier one."""
-        path = self._destination / FOLDER / _KEPT / quote(name, safe="")
+        path = self._destination / FOLDER / _KEPT / _plain(name)
         return path.read_bytes() if path.is_file() else None
 
     def complete(self) -> None:
@@ -192,10 +192,7 @@ class Journal:
         closing.unlink(missing_ok=True)
 
     def _record_path(self, name: str) -> Path:
-        plain = quote(name, safe="")
-        if len(plain) > _LONGEST_NAME:
-            plain = hashlib.sha256(name.encode()).hexdigest()
-        return self._destination / FOLDER / _RECORDS / f"{plain}.json"
+        return self._destination / FOLDER / _RECORDS / f"{_plain(name)}.json"
 
     def _acquire(self, *, wait: bool) -> BinaryIO:
         """The lock file, locked until it is closed."""
@@ -240,6 +237,12 @@ class Journal:
 
     def _partials(self) -> list[Path]:
         return [path for path in self._destination.rglob(f".*{PARTIAL_SUFFIX}") if is_partial(path)]
+
+
+def _plain(name: str) -> str:
+    """A file's path as one file name that no system refuses."""
+    plain = quote(name, safe="")
+    return plain if len(plain) <= _LONGEST_NAME else hashlib.sha256(name.encode()).hexdigest()
 
 
 def _describe(run: Run) -> dict[str, Any]:
