@@ -12,7 +12,7 @@ from csf_tool.checkpoint.container import Container
 from csf_tool.checkpoint.headers import Header, Tensor
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.problems import Problem
-from csf_tool.codec.formats import CsfFormat
+from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
 
 
 class Layout(StrEnum):
@@ -90,6 +90,11 @@ class Plane(NamedTuple):
         """Bytes of both streams."""
         return self.fixed_bytes + self.exception_bytes
 
+    @property
+    def exception_count(self) -> int:
+        """Exceptions in the list."""
+        return self.exception_bytes // EXCEPTION_BYTES
+
 
 class DensePlane(NamedTuple):
     """A block scale that is stored dense beside its FP4 weight."""
@@ -128,6 +133,11 @@ class Checkpoint:
         return map(
             _located, chain.from_iterable(zip(repeat(shard), shard.header, strict=False) for shard in self.shards)
         )
+
+    def planes_of(self, shard: Shard) -> list[Plane]:
+        """The planes whose fixed stream lies in `shard`, in the order of the data."""
+        mine = [plane for plane in self.planes if plane.fixed.shard is shard]
+        return sorted(mine, key=lambda plane: plane.fixed.tensor.begin)
 
     @property
     def formats(self) -> list[CsfFormat]:
