@@ -449,6 +449,42 @@ def identity(
 
 @app.command()
 @_guarded
+def plan(
+    checkpoint: CheckpointArgument,
+    resident: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stacks that stay in GPU memory.", show_default="all")
+    ] = None,
+    gpu_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of one GPU, such as 96GiB: what else fits.")
+    ] = None,
+    tp: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs that the stacks are divided among.")] = 1,
+    as_json: JsonOption = False,
+) -> int:
+    """Compare GPU memory: scales decoded when loading, or kept compressed and decoded before each product.
+
+    Example: csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --gpu-memory 96GiB --tp 2
+    """
+    from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
+    from csf_tool.checkpoint.problems import errors
+    from csf_tool.plan import make_plan
+    from csf_tool.report.console import print_problems
+    from csf_tool.report.plan import plan_json, plan_report
+    from csf_tool.text import parse_size
+
+    try:
+        memory = parse_size(gpu_memory) if gpu_memory else None
+    except ValueError as error:
+        raise UsageError(f"--gpu-memory: {error}") from error
+    with no_garbage_collection():
+        opened = open_checkpoint(checkpoint)
+        found = make_plan(opened, resident, memory, tp)
+    _show(found, plan_json, plan_report, as_json)
+    print_problems(opened.problems)
+    return 1 if errors(opened.problems) else 0
+
+
+@app.command()
+@_guarded
 def bench(
     device: Annotated[int, typer.Option(help="The GPU, by its number.")] = 0,
     repeats: Annotated[int, typer.Option(min=3, help="Replays that the medians are of.")] = 20,

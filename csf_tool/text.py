@@ -1,5 +1,6 @@
 """Words for people: sizes, shares, and names from files made safe for a terminal."""
 
+import re
 import unicodedata
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -24,6 +25,20 @@ def size(nbytes: int) -> str:
             break
         value /= 1024
     return f"{nbytes} B" if unit == "B" else f"{value:.2f} {unit}"
+
+
+def parse_size(text: str) -> int:
+    """Bytes that a user wrote: `96GiB`, `96 GB`, `100000`. Units with an i are binary, those without decimal.
+
+    Raises:
+        ValueError: it is no size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?)B?|B)?\s*", text, re.IGNORECASE)
+    if not match:
+        raise ValueError(f"{text!r} is not a size, such as 96GiB")
+    number, prefix, binary = match.groups()
+    base = 1024 if binary else 1000
+    return int(float(number) * base ** (" KMGT".index(prefix.upper()) if prefix else 0))
 
 
 def percent(part: float, whole: float) -> str:

@@ -53,6 +53,10 @@ RUNS = {
     "convert-serving": "convert mxfp4-csf-container out --to serving --json --checkpoint-root /models/csf",
     "convert-refused": "convert nvfp4-csf-hf out --to serving",
     "identity-hf": "identity nvfp4-csf-hf",
+    "plan-hf": "plan nvfp4-csf-hf --gpu-memory 4MiB",
+    "plan-resident-json": "plan mxfp4-csf-container --resident 2 --json",
+    "plan-tp": "plan nvfp4-csf-hf --tp 16",
+    "plan-dense": "plan nvfp4-dense",
     "identity-container-json": "identity mxfp4-csf-container --json",
 }
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from csf_tool.text import count, escape, percent, size
+from csf_tool.text import count, escape, parse_size, percent, size
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,17 @@ def test_percent_is_blank_without_a_whole() -> None:
 )
 def test_counts(n: int, noun: str, shown: str) -> None:
     assert count(n, noun) == shown
+
+
+@pytest.mark.parametrize(
+    ("written", "nbytes"),
+    [("96GiB", 96 << 30), ("96 GB", 96 * 10**9), ("1.5k", 1500), ("0", 0), ("512 b", 512), ("2TiB", 2 << 40)],
+)
+def test_sizes_as_users_write_them(written: str, nbytes: int) -> None:
+    assert parse_size(written) == nbytes
+
+
+@pytest.mark.parametrize("written", ["", "GiB", "-1", "1 XB", "1e9", "1,5G", "nan"])
+def test_what_is_no_size(written: str) -> None:
+    with pytest.raises(ValueError, match="not a size"):
+        parse_size(written)

@@ -76,6 +76,11 @@ class Plane(NamedTuple):
         return self.rows * self.cols
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of the FP4 weight that the scales belong to."""
+        return self.fmt.weight_bytes(self.dense_bytes)
+
+    @property
     def fixed_bytes(self) -> int:
         """Bytes of the fixed stream."""
         return self.fixed.tensor.nbytes

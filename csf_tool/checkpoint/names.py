@@ -4,6 +4,7 @@ Suffix tables of four families of repositories; nothing here knows a model.
 """
 
 import re
+from enum import Enum
 from typing import NamedTuple
 
 from csf_tool.codec.formats import FORMATS, CsfFormat
@@ -62,6 +63,26 @@ def module_of(scale: str) -> str:
 def projection_of(scale: str) -> str:
     """The projection of a scale: `gate_proj`, `w2`, ..."""
     return scale.rpartition(".")[0].rpartition(".")[2]
+
+
+class Role(Enum):
+    """What a projection of a gated feed-forward block does."""
+
+    GATE = "gate"
+    UP = "up"
+    DOWN = "down"
+
+
+_ROLES = {
+    "gate_proj": Role.GATE, "up_proj": Role.UP, "down_proj": Role.DOWN,
+    "w1": Role.GATE, "w3": Role.UP, "w2": Role.DOWN,
+}  # fmt: skip
+"""Names of projections, as Hugging Face models and as those descended from Llama's own code have them."""
+
+
+def role_of(projection: str) -> Role | None:
+    """The role of a projection, or None where its name does not say."""
+    return _ROLES.get(projection)
 
 
 def layer_of(name: str) -> str:

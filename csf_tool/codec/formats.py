@@ -76,6 +76,10 @@ class CsfFormat:
         """Bytes of the fixed stream of a `[rows, cols]` plane."""
         return rows // SLAB_ROWS * self.slab_bytes(cols)
 
+    def weight_bytes(self, scales: int) -> int:
+        """Bytes of the FP4 weights that `scales` block scales belong to: two codes a byte."""
+        return scales * self.group_size // 2
+
     def cols_of_slab(self, slab_bytes: int) -> int | None:
         """The columns that a slab of `slab_bytes` bytes stands for, or None where more than one number fits.
 

@@ -20,6 +20,7 @@ import triton
 
 from csf_tool.codec import formats, swizzle
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
+from csf_tool.codec.prepared import LEAD_GROUP, leads_pay, piece_bytes
 from csf_tool.gpu import kernels
 from csf_tool.gpu.launching import launching_at, multiprocessors, require_gpu
 
@@ -31,11 +32,6 @@ DENSE_DTYPES = {NVFP4: torch.float8_e4m3fn, MXFP4: torch.float8_e8m0fnu}
 # The launch shape that was fastest on an H200, of 2 to 16 KiB a program and 2 to 16 warps.
 _WARPS = 4
 _ROUTED_PROGRAMS_PER_SM = 10
-
-# A group's lead costs two bytes to read, an exception stored over the output one more write of a sector. From
-# about 0.6% exceptions on (0.4 in a group), leads are the cheaper.
-_LEAD_GROUP = 64
-_LEADS_FROM = 0.4
 
 _MAX_EXCEPTIONS = 2**31 - 1
 
@@ -231,7 +227,7 @@ def prepare_csf_scales(
         _check_fixed(fmt, fixed, cols)
         _check_positions(words, plane, rows, cols)
 
-    group = _LEAD_GROUP if reused and _leads_pay(len(words), experts * rows * cols, cols) else 0
+    group = LEAD_GROUP if reused and leads_pay(len(words), experts * rows * cols, cols) else 0
     leads = torch.zeros(0, dtype=torch.int16, device=fixed.device)
     if group:
         leads, words, plane = _split_leads(words, plane, experts, -(-rows * cols // group), group)
@@ -245,14 +241,9 @@ def prepare_csf_scales(
         fixed=fixed,
         leads=leads,
         rest=words,
-        piece_starts=_starts(plane, position, experts, rows * cols, _piece_bytes(fmt.code_bits)),
+        piece_starts=_starts(plane, position, experts, rows * cols, piece_bytes(fmt.code_bits)),
         block_starts=_starts(plane, position, experts, rows * cols, swizzle.TILE_ROWS * cols),
     )
-
-
-def _piece_bytes(code_bits: int) -> int:
-    """Bytes of the row-major plane that one program writes: more where it has less to read."""
-    return 4096 if code_bits == 4 else 8192
 
 
 def _runs(code_bits: int) -> int:
@@ -273,11 +264,6 @@ def _plane_of_each(counts: Sequence[int], total: int, device: torch.device) -> t
         on_host = on_host.pin_memory()
     per_plane = on_host.to(device, non_blocking=True)
     return torch.repeat_interleave(torch.arange(len(counts), device=device), per_plane, output_size=total)
-
-
-def _leads_pay(exceptions: int, scales: int, cols: int) -> bool:
-    """Whether a stack decodes faster with leads. They need rows of whole words."""
-    return cols % 4 == 0 and exceptions * _LEAD_GROUP >= scales * _LEADS_FROM
 
 
 def _split_leads(
@@ -442,7 +428,7 @@ def _decompress_op(
         width = math.gcd(padded_cols // swizzle.TILE_COLS, kernels.MAX_WIDTH)
         size, units = _runs(code_bits), padded_rows * padded_cols // (16 * width)
     else:
-        width, size, units = 0, _piece_bytes(code_bits), rows * cols
+        width, size, units = 0, piece_bytes(code_bits), rows * cols
     items = triton.cdiv(units, size)
     grid = (experts * items,) if expert_start is None else _routed_grid(experts, items, fixed.device)
     with launching_at(fixed):

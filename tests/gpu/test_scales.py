@@ -9,6 +9,7 @@ import torch
 
 from csf_tool.codec import reference
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
+from csf_tool.codec.prepared import prepared_bytes
 from csf_tool.gpu import (
     CsfScales,
     decompress_mxfp4_csf_scales,
@@ -267,3 +268,14 @@ def test_the_operator_is_sound(stack: Stack) -> None:
     torch.library.opcheck(
         torch.ops.csf_tool.decompress.default, (*args, ROWS, COLS, NVFP4.code_bits, scales.lead_group, False)
     )
+
+
+@pytest.mark.parametrize("fmt", [NVFP4, MXFP4], ids=["nvfp4", "mxfp4"])
+@pytest.mark.parametrize(("outside", "tolerance"), [(0.0, 0), (0.002, 0), (0.02, 0.01), (0.2, 0.01)])
+def test_the_size_of_a_prepared_stack_is_known_beforehand(fmt: CsfFormat, outside: float, tolerance: float) -> None:
+    """To the byte without leads; with them, within a hundredth where exceptions lie anywhere alike."""
+    stack = random_stack(fmt, 5, 160, 40, outside)
+    counts = [len(words) for words in stack.exceptions]
+    found = prepared(stack)
+    assert (found.lead_group > 0) == (tolerance > 0)
+    assert prepared_bytes(fmt, 160, 40, counts) == pytest.approx(found.nbytes, rel=tolerance, abs=0)

@@ -1,0 +1,50 @@
+"""How a stack lies in GPU memory once it is prepared to be decompressed, and how many bytes that takes.
+
+Rules and sizes alone, without torch: `csf_tool.gpu.scales` prepares by them, `csf_tool.plan` adds them up.
+"""
+
+import math
+from collections.abc import Sequence
+
+from csf_tool.codec import swizzle
+from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
+
+LEAD_GROUP = 64
+"""Scales that share a place in the table of leads."""
+
+LEAD_BYTES = 2
+"""Bytes of a lead: an int16."""
+
+_START_BYTES = 4
+
+# A group's lead costs two bytes to read, an exception stored over the output one more write of a sector. From
+# about 0.6% exceptions on (0.4 in a group), leads are the cheaper.
+_LEADS_FROM = 0.4
+
+
+def piece_bytes(code_bits: int) -> int:
+    """Bytes of the row-major plane that one program writes: more where it has less to read."""
+    return 4096 if code_bits == 4 else 8192
+
+
+def leads_pay(exceptions: int, scales: int, cols: int) -> bool:
+    """Whether a stack decodes faster with leads. They need rows of whole words."""
+    return cols % 4 == 0 and exceptions * LEAD_GROUP >= scales * _LEADS_FROM
+
+
+def prepared_bytes(fmt: CsfFormat, rows: int, cols: int, exceptions: Sequence[int]) -> int:
+    """Bytes of a prepared stack, from the number of exceptions in each of its planes.
+
+    Exact without leads. With leads it is an estimate: how many exceptions become leads depends on where they are,
+    and they are taken to lie anywhere alike. Where they gather in few rows, up to 4 bytes an exception more.
+    """
+    experts, scales = len(exceptions), rows * cols
+    words = float(sum(exceptions))
+    leads = 0
+    if leads_pay(sum(exceptions), experts * scales, cols):
+        groups = -(-scales // LEAD_GROUP)
+        leads = experts * groups
+        words -= sum(-groups * math.expm1(-count / groups) for count in exceptions)
+    starts = experts * (-(-scales // piece_bytes(fmt.code_bits)) + -(-rows // swizzle.TILE_ROWS)) + 2
+    fixed = experts * fmt.fixed_bytes(rows, cols)
+    return fixed + leads * LEAD_BYTES + round(words) * EXCEPTION_BYTES + starts * _START_BYTES

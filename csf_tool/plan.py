@@ -1,0 +1,179 @@
+"""plan: what the block scales take in GPU memory, decoded when loading or kept compressed. From headers alone.
+
+Expanded, every stack's dense scales stay in memory. Kept compressed, its streams and the starts of its
+exceptions do, and all stacks share one workspace, which holds the dense scales of one of them at a time.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from csf_tool.checkpoint.model import Checkpoint, Plane
+from csf_tool.checkpoint.names import Role, expert_group_of, layer_of, module_of, natural_key, projection_of, role_of
+from csf_tool.codec.formats import CsfFormat
+from csf_tool.codec.prepared import prepared_bytes
+from csf_tool.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The planes that are decoded together: a projection of a layer over all experts, gate and up as one.
+
+    Sizes are those on one GPU, after division.
+    """
+
+    layer: str
+    projection: str
+    format: CsfFormat
+    experts: int
+    rows: int
+    cols: int
+    compressed_bytes: int
+    """Bytes of the prepared stack: streams, and the starts of its exceptions."""
+    divided: bool
+    """Whether it is divided among the GPUs; where the format does not allow it, each holds the whole stack."""
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of the dense scales."""
+        return self.experts * self.rows * self.cols
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the FP4 weights that the scales belong to."""
+        return self.format.weight_bytes(self.dense_bytes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Both strategies for the first `resident` stacks, on each of `tp` GPUs."""
+
+    path: str
+    kind: str
+    tp: int
+    stacks: list[Stack]
+    resident: int
+    other_bytes: int
+    """Bytes of all tensors but the stacks' scales and weights, divided evenly."""
+    gpu_memory: int | None = None
+    undivided: list[str] = field(default_factory=list)
+    """What cannot be divided among the GPUs, and why."""
+
+    @property
+    def dense_bytes(self) -> int:
+        """Scales of the resident stacks when all are expanded."""
+        return sum(stack.dense_bytes for stack in self.stacks[: self.resident])
+
+    @property
+    def compressed_bytes(self) -> int:
+        """Scales of the resident stacks when they are kept compressed, without the workspace."""
+        return sum(stack.compressed_bytes for stack in self.stacks[: self.resident])
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The dense scales of the largest resident stack."""
+        return max((stack.dense_bytes for stack in self.stacks[: self.resident]), default=0)
+
+    @property
+    def saved_bytes(self) -> int:
+        """What keeping the scales compressed saves; negative where it costs."""
+        return self.dense_bytes - self.compressed_bytes - self.workspace_bytes
+
+    @property
+    def tensor_bytes(self) -> int:
+        """All other tensors beside the resident scales: the resident stacks' weights, and what is no stack."""
+        return self.other_bytes + sum(stack.weight_bytes for stack in self.stacks[: self.resident])
+
+    @property
+    def wins_from(self) -> int | None:
+        """The number of resident stacks from which on keeping them compressed takes less; None when it never does."""
+        last_lost = max((n for n, dense, kept in self.growth() if kept >= dense), default=0)
+        return last_lost + 1 if last_lost < len(self.stacks) else None
+
+    def growth(self) -> list[tuple[int, int, int]]:
+        """For 1 to all stacks: how many are resident, their bytes expanded, and compressed with the workspace."""
+        dense = accumulate(stack.dense_bytes for stack in self.stacks)
+        kept = accumulate(stack.compressed_bytes for stack in self.stacks)
+        workspace = accumulate((stack.dense_bytes for stack in self.stacks), max)
+        return [(n, d, k + w) for n, (d, k, w) in enumerate(zip(dense, kept, workspace, strict=True), 1)]
+
+
+def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: int | None = None, tp: int = 1) -> Plan:
+    """Both strategies for an opened checkpoint: the first `resident` stacks (all by default) on each of `tp` GPUs.
+
+    Exceptions of a divided stack are taken to lie evenly.
+
+    Raises:
+        UsageError: it has no CSF planes, or fewer stacks than `resident`.
+    """
+    if not checkpoint.planes:
+        raise UsageError(f"{checkpoint.path}: holds no CSF planes, so there is nothing to keep compressed")
+    undivided: list[str] = []
+    stacks = [_stack(planes, tp, undivided) for planes in _stacks_of(checkpoint.planes)]
+    if resident is not None and not 0 < resident <= len(stacks):
+        raise UsageError(f"{checkpoint.path}: has {len(stacks)} stacks, {resident} cannot be resident")
+    payload = sum(shard.header.nbytes for shard in checkpoint.shards)
+    own = sum(plane.csf_bytes + plane.weight_bytes for plane in checkpoint.planes)
+    return Plan(
+        path=str(checkpoint.path),
+        kind=checkpoint.kind,
+        tp=tp,
+        stacks=stacks,
+        resident=len(stacks) if resident is None else resident,
+        other_bytes=-(-max(payload - own, 0) // tp),  # streams may lie in a folder without their weights
+        gpu_memory=gpu_memory,
+        undivided=sorted(set(undivided)),
+    )
+
+
+def _stacks_of(planes: Iterable[Plane]) -> list[list[Plane]]:
+    """The planes of each stack, layer by layer. Gate and up projections are one stack where they are alike."""
+    groups: dict[tuple[str, str, CsfFormat, int, int], list[Plane]] = defaultdict(list)
+    for plane in planes:
+        module = expert_group_of(plane.name) or module_of(module_of(plane.name))
+        projection = projection_of(plane.name)
+        kind = "gate and up" if role_of(projection) in (Role.GATE, Role.UP) else projection
+        groups[module, kind, plane.fmt, plane.rows, plane.cols].append(plane)
+    return [groups[key] for key in sorted(groups, key=_running_order)]
+
+
+def _running_order(group: tuple[str, str, CsfFormat, int, int]) -> tuple[object, ...]:
+    """Layer by layer, and within one as the layer runs: what leads out of the experts comes last."""
+    module, kind, fmt, rows, cols = group
+    return natural_key(module), role_of(kind) is Role.DOWN, kind, fmt.name, rows, cols
+
+
+def _stack(planes: list[Plane], tp: int, undivided: list[str]) -> Stack:
+    first = planes[0]
+    projections = list(dict.fromkeys(projection_of(plane.name) for plane in planes))
+    rows, cols, fault = _divided(first, projections[0], tp)
+    if fault:
+        undivided.append(f"{' and '.join(projections)} {first.rows}x{first.cols}: {fault}")
+    share = 1 if fault else tp
+    exceptions: Counter[str] = Counter()  # of each expert, whose gate and up planes are decoded as one
+    for plane in planes:
+        exceptions[module_of(module_of(plane.name))] += plane.exception_count
+    fused = rows * len(projections)
+    return Stack(
+        layer=layer_of(first.name),
+        projection=" and ".join(projections),
+        format=first.fmt,
+        experts=len(exceptions),
+        rows=fused,
+        cols=cols,
+        compressed_bytes=prepared_bytes(first.fmt, fused, cols, [count // share for count in exceptions.values()]),
+        divided=share == tp,
+    )
+
+
+def _divided(plane: Plane, projection: str, tp: int) -> tuple[int, int, str | None]:
+    """Rows and columns on each of `tp` GPUs, and why it cannot be divided where that is so.
+
+    Projections into the experts are cut by output rows, the one out of them by input columns.
+    """
+    by_columns = role_of(projection) is Role.DOWN
+    whole, noun = (plane.cols, "columns") if by_columns else (plane.rows, "rows")
+    rows, cols = (plane.rows, whole // tp) if by_columns else (whole // tp, plane.cols)
+    fault = f"{whole} {noun} by {tp}" if whole % tp else plane.fmt.geometry_fault(rows, cols)
+    return (plane.rows, plane.cols, fault) if fault else (rows, cols, None)

@@ -1,0 +1,122 @@
+"""The report of `plan`: for people, and as the JSON document csf-tool.plan/1."""
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from csf_tool.plan import Plan, Stack
+from csf_tool.report.console import table
+from csf_tool.text import count, escape, percent, size
+
+SCHEMA = "csf-tool.plan/1"
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The JSON document. All sizes are bytes on one GPU."""
+    left = {name: _left(plan, used) for name, used in _strategies(plan).items()}
+    return {
+        "schema": SCHEMA,
+        "checkpoint": {"path": plan.path, "kind": plan.kind},
+        "tp": plan.tp,
+        "resident_stacks": plan.resident,
+        "expanded_bytes": plan.dense_bytes,
+        "compressed_bytes": plan.compressed_bytes,
+        "workspace_bytes": plan.workspace_bytes,
+        "saved_bytes": plan.saved_bytes,
+        "compressed_wins_from_stacks": plan.wins_from,
+        "other_tensor_bytes": plan.tensor_bytes,
+        "gpu_memory_bytes": plan.gpu_memory,
+        "left_bytes": left if plan.gpu_memory else None,
+        "undivided": plan.undivided,
+        "stacks": [
+            {
+                "layer": stack.layer,
+                "projection": stack.projection,
+                "format": stack.format.name,
+                "experts": stack.experts,
+                "rows": stack.rows,
+                "cols": stack.cols,
+                "divided": stack.divided,
+                "expanded_bytes": stack.dense_bytes,
+                "compressed_bytes": stack.compressed_bytes,
+                "weight_bytes": stack.weight_bytes,
+            }
+            for stack in plan.stacks
+        ],
+        "growth": [
+            {"stacks": n, "expanded_bytes": dense, "compressed_bytes": kept} for n, dense, kept in plan.growth()
+        ],
+    }
+
+
+def _strategies(plan: Plan) -> dict[str, int]:
+    return {"expanded": plan.dense_bytes, "compressed": plan.compressed_bytes + plan.workspace_bytes}
+
+
+def _left(plan: Plan, used: int) -> int:
+    return (plan.gpu_memory or 0) - plan.tensor_bytes - used
+
+
+def plan_report(plan: Plan) -> list[RenderableType]:
+    """The report for people: the two strategies side by side, and the stacks by kind."""
+    each = f", on each of {plan.tp} GPUs" if plan.tp > 1 else ""
+    of = f"of {plan.resident} of its {len(plan.stacks)} stacks" if plan.resident < len(plan.stacks) else ""
+    resident = of or f"of all {count(len(plan.stacks), 'stack')}"
+    lines: list[RenderableType] = [
+        f"{escape(plan.path)}: {plan.kind}",
+        f"Block scales {resident} in GPU memory{each}:",
+        "",
+        _comparison(plan),
+        "",
+        _verdict(plan),
+        "",
+        _kinds(plan.stacks),
+    ]
+    if plan.undivided:
+        lines += ["", *(f"Not divided, so whole on each GPU: {line}." for line in plan.undivided)]
+    return lines
+
+
+def _comparison(plan: Plan) -> Table:
+    result = table("", "decoded when loading", "kept compressed")
+    result.add_row("scales", size(plan.dense_bytes), size(plan.compressed_bytes))
+    result.add_row("workspace", size(0), size(plan.workspace_bytes))
+    used = _strategies(plan)
+    result.add_row("together", *map(size, used.values()))
+    if plan.gpu_memory:
+        result.add_row("all other tensors", *[size(plan.tensor_bytes)] * 2)
+        result.add_row(f"left of {size(plan.gpu_memory)}", *(size(_left(plan, n)) for n in used.values()))
+    return result
+
+
+def _verdict(plan: Plan) -> str:
+    saved = plan.saved_bytes
+    share = percent(abs(saved), plan.dense_bytes)
+    here = (
+        f"Keeping them compressed saves {size(saved)} ({share})"
+        if saved > 0
+        else (f"Keeping them compressed takes {size(-saved)} more ({share})")
+    )
+    if plan.wins_from is None:
+        return f"{here}; it never pays for this checkpoint."
+    return f"{here}; it pays from {count(plan.wins_from, 'resident stack')} on."
+
+
+def _kinds(stacks: list[Stack]) -> Table:
+    """The stacks by what they have in common; sizes are those of one, the mean where they differ."""
+    kinds: dict[tuple[str, int, int, int], list[Stack]] = {}
+    for stack in stacks:
+        kinds.setdefault((stack.projection, stack.experts, stack.rows, stack.cols), []).append(stack)
+    result = table("stack", "number", "experts", "plane", "dense", "compressed")
+    for (projection, experts, rows, cols), alike in kinds.items():
+        mean = sum(stack.compressed_bytes for stack in alike) // len(alike)
+        result.add_row(
+            escape(projection),
+            f"{len(alike):,}",
+            f"{experts:,}",
+            f"{rows}x{cols}",
+            size(alike[0].dense_bytes),
+            size(mean),
+        )
+    return result
