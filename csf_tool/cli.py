@@ -449,6 +449,44 @@ def identity(
 
 @app.command()
 @_guarded
+def inspect(
+    checkpoint: CheckpointArgument,
+    plane: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PLANE", help="A scale's name, its streams' or its weight's, or a glob.", show_default="all"
+        ),
+    ] = None,
+    values: Annotated[bool, typer.Option("--values", help="Print a corner of the plane as numbers.")] = False,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Planes to list in each order.")] = 10,
+    as_json: JsonOption = False,
+) -> int:
+    """Look into one plane, or rank all of them by exceptions and by bytes saved.
+
+    Example: csf-tool inspect ~/models/Qwen3.8-Flash-Next-FP4-Local '*.layers.3.*.gate_proj'
+    """
+    from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.checkpoint.model import Plane
+    from csf_tool.inspection import choose_planes, inspect_plane
+    from csf_tool.report.console import print_problems
+    from csf_tool.report.inspection import plane_json, plane_report, ranking_json, ranking_report
+
+    opened = open_checkpoint(checkpoint)
+    print_problems(opened.problems)
+    chosen = choose_planes(opened, plane)
+    if len(chosen) == 1:
+        found = inspect_plane(chosen[0])
+        _show(found, plane_json, lambda found: plane_report(found, values=values), as_json)
+        return 1 if found.faults else 0
+    compressed = [p for p in chosen if isinstance(p, Plane)]
+    if not compressed:
+        raise UsageError(f"{checkpoint}: {len(chosen)} dense planes: headers cannot rank these, name one of them")
+    _show(compressed, ranking_json, lambda planes: ranking_report(planes, top), as_json)
+    return 0
+
+
+@app.command()
+@_guarded
 def plan(
     checkpoint: CheckpointArgument,
     resident: Annotated[

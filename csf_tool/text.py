@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -19,12 +20,16 @@ def escape(name: object) -> str:
 
 def size(nbytes: int) -> str:
     """Bytes in the largest binary unit that keeps the number at least 1, with two decimals."""
-    value = float(nbytes)
-    for unit in _UNITS:
-        if abs(value) < 1024 or unit == _UNITS[-1]:
-            break
-        value /= 1024
-    return f"{nbytes} B" if unit == "B" else f"{value:.2f} {unit}"
+    return sizes([nbytes])[0]
+
+
+def sizes(column: Sequence[int]) -> list[str]:
+    """Sizes that stand below each other: all in the unit that suits the largest."""
+    largest = max(map(abs, column), default=0)
+    power = next((i for i in range(len(_UNITS)) if largest < 1024 ** (i + 1)), len(_UNITS) - 1)
+    if power == 0:
+        return [f"{nbytes} B" for nbytes in column]
+    return [f"{nbytes / 1024**power:.2f} {_UNITS[power]}" for nbytes in column]
 
 
 def parse_size(text: str) -> int:

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from csf_tool.plan import Plan, Stack
 from csf_tool.report.console import table
-from csf_tool.text import count, escape, percent, size
+from csf_tool.text import count, escape, percent, size, sizes
 
 SCHEMA = "csf-tool.plan/1"
 
@@ -79,14 +79,19 @@ def plan_report(plan: Plan) -> list[RenderableType]:
 
 
 def _comparison(plan: Plan) -> Table:
-    result = table("", "decoded when loading", "kept compressed")
-    result.add_row("scales", size(plan.dense_bytes), size(plan.compressed_bytes))
-    result.add_row("workspace", size(0), size(plan.workspace_bytes))
     used = _strategies(plan)
-    result.add_row("together", *map(size, used.values()))
+    rows = {
+        "scales": [plan.dense_bytes, plan.compressed_bytes],
+        "workspace": [0, plan.workspace_bytes],
+        "together": list(used.values()),
+    }
     if plan.gpu_memory:
-        result.add_row("all other tensors", *[size(plan.tensor_bytes)] * 2)
-        result.add_row(f"left of {size(plan.gpu_memory)}", *(size(_left(plan, n)) for n in used.values()))
+        rows["all other tensors"] = [plan.tensor_bytes] * 2
+        rows[f"left of {size(plan.gpu_memory)}"] = [_left(plan, n) for n in used.values()]
+    result = table("", "decoded when loading", "kept compressed")
+    columns = map(sizes, zip(*rows.values(), strict=True))
+    for name, *cells in zip(rows, *columns, strict=True):
+        result.add_row(name, *cells)
     return result
 
 
@@ -108,15 +113,9 @@ def _kinds(stacks: list[Stack]) -> Table:
     kinds: dict[tuple[str, int, int, int], list[Stack]] = {}
     for stack in stacks:
         kinds.setdefault((stack.projection, stack.experts, stack.rows, stack.cols), []).append(stack)
+    dense = sizes([alike[0].dense_bytes for alike in kinds.values()])
+    mean = sizes([sum(stack.compressed_bytes for stack in alike) // len(alike) for alike in kinds.values()])
     result = table("stack", "number", "experts", "plane", "dense", "compressed")
-    for (projection, experts, rows, cols), alike in kinds.items():
-        mean = sum(stack.compressed_bytes for stack in alike) // len(alike)
-        result.add_row(
-            escape(projection),
-            f"{len(alike):,}",
-            f"{experts:,}",
-            f"{rows}x{cols}",
-            size(alike[0].dense_bytes),
-            size(mean),
-        )
+    for ((projection, experts, rows, cols), alike), *cells in zip(kinds.items(), dense, mean, strict=True):
+        result.add_row(escape(projection), f"{len(alike):,}", f"{experts:,}", f"{rows}x{cols}", *cells)
     return result

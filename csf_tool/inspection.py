@@ -1,0 +1,186 @@
+"""inspect: one plane to look at closely, or all planes ranked by what the headers say of them."""
+
+import fnmatch
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Plane
+from csf_tool.checkpoint.names import parse_stream_name, weight_names
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.codec import reference
+from csf_tool.codec.formats import POSITION_MASK, SLAB_ROWS, CsfFormat
+from csf_tool.codec.reference import Fault
+from csf_tool.codec.values import scale_values
+from csf_tool.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A plane with everything in it, decoded. Arrays have a place for each row, column or byte value."""
+
+    name: str
+    format: CsfFormat
+    rows: int
+    cols: int
+    dtype: str
+    stored: list[Located]
+    """The tensors that hold it: fixed stream and exception list, or the dense scale."""
+    fixed_bytes: int
+    words: NDArray[np.uint32]
+    """Exception words, `value << 24 | position`."""
+    bases: NDArray[np.uint8]
+    """`[rows]`."""
+    scales: NDArray[np.uint8]
+    """`[rows, cols]`, exceptions applied."""
+    faults: list[Fault]
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is stored dense, and the streams are what `compress` would write."""
+        return len(self.stored) == 1
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of the dense scales."""
+        return self.scales.size
+
+    @property
+    def csf_bytes(self) -> int:
+        """Bytes of both streams."""
+        return self.fixed_bytes + self.words.nbytes
+
+    @property
+    def positions(self) -> NDArray[np.intp]:
+        """Where the exceptions lie: row * cols + col."""
+        return (self.words & POSITION_MASK).astype(np.intp)
+
+    @property
+    def is_exception(self) -> NDArray[np.bool_]:
+        """`[rows, cols]`."""
+        mask = np.zeros(self.scales.size, np.bool_)
+        mask[self.positions] = True
+        return mask.reshape(self.scales.shape)
+
+    @property
+    def base_counts(self) -> NDArray[np.intp]:
+        """How many rows have each byte as their base: `[256]`."""
+        return np.bincount(self.bases, minlength=256)
+
+    @property
+    def byte_counts(self) -> NDArray[np.intp]:
+        """How many scales have each byte: `[256]`."""
+        return np.bincount(self.scales.reshape(-1), minlength=256)
+
+    @property
+    def code_counts(self) -> NDArray[np.intp]:
+        """How many scales that are no exceptions have each code: `[window]`."""
+        codes = self.scales - self.bases[:, None]
+        return np.bincount(codes[~self.is_exception], minlength=self.format.window)
+
+    @property
+    def distances(self) -> NDArray[np.intp]:
+        """How far each exception lies from its row's window: negative below it, positive above."""
+        value = self.scales.reshape(-1)[self.positions].astype(np.intp)
+        low = self.bases[self.positions // self.cols].astype(np.intp)
+        high = low + self.format.window - 1
+        return np.where(value < low, value - low, np.maximum(value - high, 0))
+
+    @property
+    def row_exceptions(self) -> NDArray[np.intp]:
+        """Exceptions of each row: `[rows]`."""
+        return np.bincount(self.positions // self.cols, minlength=self.rows)
+
+    @property
+    def col_exceptions(self) -> NDArray[np.intp]:
+        """Exceptions of each column: `[cols]`."""
+        return np.bincount(self.positions % self.cols, minlength=self.cols)
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """What the scales stand for: `[rows, cols]`."""
+        return scale_values(self.format)[self.scales]
+
+    @property
+    def entropy_bytes(self) -> float:
+        """Bytes that an ideal coder of single scales would take, which knows how often each byte occurs."""
+        share = self.byte_counts[self.byte_counts > 0] / self.scales.size
+        return float(-(share * np.log2(share)).sum() * self.scales.size / 8)
+
+
+def choose_planes(checkpoint: Checkpoint, pattern: str | None) -> list[Plane | DensePlane]:
+    """The planes that a name or glob means: scale, stream or weight names, or modules; all planes without one.
+
+    Raises:
+        UsageError: it means none.
+    """
+    planes: list[Plane | DensePlane] = [*checkpoint.planes, *checkpoint.dense_planes]
+    if not planes:
+        raise UsageError(f"{checkpoint.path}: holds no FP4 block scales")
+    if pattern is None:
+        return planes
+    stream = parse_stream_name(pattern)
+    wanted = stream.scale if stream else pattern
+    named = [plane for plane in planes if wanted in (plane.name, *weight_names(plane.name))]
+    found = named or [p for p in planes if _matches(p.name, pattern)]
+    if not found:
+        raise UsageError(f"{checkpoint.path}: no plane is called {pattern!r}, as {planes[0].name!r} is")
+    return found
+
+
+def _matches(scale: str, pattern: str) -> bool:
+    module = scale.rpartition(".")[0]
+    return fnmatch.fnmatchcase(scale, pattern) or fnmatch.fnmatchcase(module, pattern)
+
+
+def inspect_plane(plane: Plane | DensePlane) -> Inspected:
+    """Read a plane and decode it, or encode it where it is stored dense.
+
+    Raises:
+        StreamError: its streams break a rule of the format, so that they cannot be decoded.
+    """
+    with Readers() as readers, readers.unchanged():
+        return _stored_dense(plane, readers) if isinstance(plane, DensePlane) else _compressed(plane, readers)
+
+
+def _compressed(plane: Plane, readers: Readers) -> Inspected:
+    streams = readers.streams(plane).require_decodable()
+    scales = reference.decode(plane.fmt, streams.fixed, streams.exceptions, rows=plane.rows, cols=plane.cols)
+    return Inspected(
+        name=plane.name,
+        format=plane.fmt,
+        rows=plane.rows,
+        cols=plane.cols,
+        dtype=plane.dtype,
+        stored=[plane.fixed, plane.exceptions],
+        fixed_bytes=streams.fixed.nbytes,
+        words=streams.exceptions,
+        bases=_bases(plane.fmt, streams.fixed, plane.cols),
+        scales=scales,
+        faults=streams.faults(),
+    )
+
+
+def _stored_dense(plane: DensePlane, readers: Readers) -> Inspected:
+    tensor = plane.scale.tensor
+    raw = readers[plane.scale.shard].read(tensor.begin, tensor.end)
+    scales = np.frombuffer(raw, np.uint8).reshape(plane.rows, plane.cols)
+    fixed, words = reference.encode(plane.fmt, scales)
+    return Inspected(
+        name=plane.name,
+        format=plane.fmt,
+        rows=plane.rows,
+        cols=plane.cols,
+        dtype=tensor.dtype,
+        stored=[plane.scale],
+        fixed_bytes=fixed.nbytes,
+        words=words,
+        bases=_bases(plane.fmt, fixed, plane.cols),
+        scales=scales,
+        faults=[],
+    )
+
+
+def _bases(fmt: CsfFormat, fixed: NDArray[np.uint8], cols: int) -> NDArray[np.uint8]:
+    return fixed.reshape(-1, fmt.slab_bytes(cols))[:, :SLAB_ROWS].reshape(-1)
