@@ -95,6 +95,9 @@ CacheOption = Annotated[
         show_default="drop when they are larger than half of memory",
     ),
 ]
+FigureOption = Annotated[
+    Path | None, typer.Option(metavar="FILE.png|svg", help="Draw it as well (needs matplotlib: the extra plot).")
+]
 FamilyOption = Annotated[str | None, typer.Option(help="Container: the model family to state.")]
 SourceModelOption = Annotated[str | None, typer.Option(help="Container: the source repository to state.")]
 SourceRevisionOption = Annotated[str | None, typer.Option(help="Container: the source revision to state.")]
@@ -161,6 +164,14 @@ def _show(
         print_out(*report(found))
 
 
+def _check_figure(path: Path | None) -> None:
+    """Refuse a figure that cannot be drawn before there is work to lose."""
+    if path:
+        from csf_tool.report.figures import require_figures
+
+        require_figures(path)
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"csf-tool {__version__}")
@@ -181,6 +192,7 @@ def _options(
 def stats(
     checkpoint: CheckpointArgument,
     by: Annotated[By, typer.Option(help="What the table groups planes by.")] = By.PROJECTION,
+    figure: FigureOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Report compressed against dense scale sizes, from the headers alone.
@@ -193,8 +205,13 @@ def stats(
     from csf_tool.report.stats import stats_json, stats_report
     from csf_tool.stats import collect_stats
 
+    _check_figure(figure)
     with no_garbage_collection():
         found = collect_stats(open_checkpoint(checkpoint))
+    if figure:
+        from csf_tool.report.figures import save, stats_figure
+
+        save(stats_figure(found), figure)
     _show(found, stats_json, lambda found: stats_report(found, by.value), as_json)
     print_problems(found.problems)
     return 1 if errors(found.problems) else 0
@@ -459,6 +476,7 @@ def inspect(
     ] = None,
     values: Annotated[bool, typer.Option("--values", help="Print a corner of the plane as numbers.")] = False,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Planes to list in each order.")] = 10,
+    figure: FigureOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Look into one plane, or rank all of them by exceptions and by bytes saved.
@@ -471,13 +489,20 @@ def inspect(
     from csf_tool.report.console import print_problems
     from csf_tool.report.inspection import plane_json, plane_report, ranking_json, ranking_report
 
+    _check_figure(figure)
     opened = open_checkpoint(checkpoint)
     print_problems(opened.problems)
     chosen = choose_planes(opened, plane)
     if len(chosen) == 1:
         found = inspect_plane(chosen[0])
+        if figure:
+            from csf_tool.report.figures import plane_figure, save
+
+            save(plane_figure(found, str(checkpoint)), figure)
         _show(found, plane_json, lambda found: plane_report(found, values=values), as_json)
         return 1 if found.faults else 0
+    if figure:
+        raise UsageError(f"--figure: draws one plane, {len(chosen)} are meant: name one")
     compressed = [p for p in chosen if isinstance(p, Plane)]
     if not compressed:
         raise UsageError(f"{checkpoint}: {len(chosen)} dense planes: headers cannot rank these, name one of them")
@@ -496,6 +521,7 @@ def plan(
         str | None, typer.Option(metavar="SIZE", help="Memory of one GPU, such as 96GiB: what else fits.")
     ] = None,
     tp: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs that the stacks are divided among.")] = 1,
+    figure: FigureOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Compare GPU memory: scales decoded when loading, or kept compressed and decoded before each product.
@@ -509,6 +535,7 @@ def plan(
     from csf_tool.report.plan import plan_json, plan_report
     from csf_tool.text import parse_size
 
+    _check_figure(figure)
     try:
         memory = parse_size(gpu_memory) if gpu_memory else None
     except ValueError as error:
@@ -516,6 +543,10 @@ def plan(
     with no_garbage_collection():
         opened = open_checkpoint(checkpoint)
         found = make_plan(opened, resident, memory, tp)
+    if figure:
+        from csf_tool.report.figures import plan_figure, save
+
+        save(plan_figure(found), figure)
     _show(found, plan_json, plan_report, as_json)
     print_problems(opened.problems)
     return 1 if errors(opened.problems) else 0

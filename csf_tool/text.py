@@ -25,11 +25,15 @@ def size(nbytes: int) -> str:
 
 def sizes(column: Sequence[int]) -> list[str]:
     """Sizes that stand below each other: all in the unit that suits the largest."""
-    largest = max(map(abs, column), default=0)
-    power = next((i for i in range(len(_UNITS)) if largest < 1024 ** (i + 1)), len(_UNITS) - 1)
-    if power == 0:
-        return [f"{nbytes} B" for nbytes in column]
-    return [f"{nbytes / 1024**power:.2f} {_UNITS[power]}" for nbytes in column]
+    unit, factor = unit_for(max(map(abs, column), default=0))
+    decimals = 2 if factor > 1 else 0
+    return [f"{nbytes / factor:.{decimals}f} {unit}" for nbytes in column]
+
+
+def unit_for(nbytes: int) -> tuple[str, int]:
+    """The largest binary unit in which a size is at least 1, and its bytes."""
+    power = next((i for i in range(len(_UNITS)) if nbytes < 1024 ** (i + 1)), len(_UNITS) - 1)
+    return _UNITS[power], 1024**power
 
 
 def parse_size(text: str) -> int:
