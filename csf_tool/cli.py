@@ -557,20 +557,29 @@ def plan(
 def bench(
     device: Annotated[int, typer.Option(help="The GPU, by its number.")] = 0,
     repeats: Annotated[int, typer.Option(min=3, help="Replays that the medians are of.")] = 20,
+    products: Annotated[
+        bool, typer.Option("--products/--no-products", help="Time matrix products with and without decoding first.")
+    ] = True,
+    figure: FigureOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Time the GPU decode at real geometries, beside a streaming floor and every peer there is.
+    """Time the GPU decode at real geometries, beside a streaming floor, every peer, and the matrix product after it.
 
     Example: csf-tool bench --repeats 50
     """
     from csf_tool.devices import choose_cuda
 
+    _check_figure(figure)
     choose_cuda(f"cuda:{device}", _say)
     from csf_tool.bench.run import BenchOptions, run_bench
     from csf_tool.report.bench import bench_json, bench_report
     from csf_tool.report.console import print_err
 
-    found = run_bench(BenchOptions(repeats=repeats, device=device), print_err)
+    found = run_bench(BenchOptions(repeats=repeats, device=device, gemm=products), print_err)
+    if figure:
+        from csf_tool.report.figures import bench_figure, save
+
+        save(bench_figure(found), figure)
     _show(found, bench_json, bench_report, as_json)
     return 0
 

@@ -1,18 +1,22 @@
 """Run the benchmark: every workload, decoded every way, with data in the L2 and without."""
 
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import torch
 import triton
 
 from csf_tool.bench import rivals
+from csf_tool.bench.gemm import GemmResult, run_gemms
 from csf_tool.bench.timing import Timing, time_eager, time_graph
 from csf_tool.bench.workloads import (
     ENCODED,
     WORKLOADS,
     Streams,
     Workload,
+    WrongBytes,
     make_scales,
     make_streams,
     prepare,
@@ -48,6 +52,8 @@ class BenchOptions:
     device: int = 0
     encode: bool = True
     """Whether to time the encoder as well."""
+    gemm: bool = True
+    """Whether to time matrix products with and without decoding before them as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +100,13 @@ class BenchResult:
     """A kernel that does nothing: what is in every figure."""
     cases: list[CaseResult]
     encode: EncodeResult | None
+    gemms: list[GemmResult] = field(default_factory=list)
+    date: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
     skipped: list[str] = field(default_factory=list)
     """What could not be measured, and why."""
 
 
 _DECOMPRESS = {NVFP4: decompress_nvfp4_csf_scales, MXFP4: decompress_mxfp4_csf_scales}
-
-
-class WrongBytes(Exception):
-    """Raised when a decode that is about to be timed does not give the right bytes."""
 
 
 def run_bench(options: BenchOptions, progress: Callable[[str], None] = lambda _: None) -> BenchResult:
@@ -125,14 +129,26 @@ def run_bench(options: BenchOptions, progress: Callable[[str], None] = lambda _:
         missing = rivals.nvcomp_missing()
         return BenchResult(
             device=properties.name,
-            versions={"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)},
+            versions=_versions(options.device),
             l2_bytes=properties.L2_cache_size,
             copy_bytes_per_s=_copy_rate(options, device),
             empty=_time_empty(options, device),
             cases=cases,
             encode=encode,
+            gemms=list(run_gemms(device, options.repeats, progress)) if options.gemm else [],
             skipped=[f"nvCOMP ANS: {missing}"] if missing else [],
         )
+
+
+def _versions(device: int) -> dict[str, str]:
+    """Of all software between the command and the card."""
+    query = ["nvidia-smi", f"--id={device}", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        driver = "unknown"
+    cuda = str(torch.version.cuda)
+    return {"torch": torch.__version__, "triton": triton.__version__, "CUDA": cuda, "driver": driver}
 
 
 class _Case:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+ENOUGH_REPEATS = 10
+"""Fewer repeats than this have no deciles worth the name: their figures are shown, and nothing is concluded."""
+
 Launch = Callable[[int], object]
 """Queues the work on input set `i`, counted without end: the callee takes it modulo its number of sets."""
 

@@ -41,6 +41,10 @@ ENCODED = (("gate and up", 1280, 160), ("down", 2560, 40))
 ENCODED_EXPERTS = 512
 
 
+class WrongBytes(Exception):
+    """Raised when what is about to be timed does not give the right bytes, so that its time means nothing."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Streams:
     """Streams of a stack on the GPU, as they are stored."""

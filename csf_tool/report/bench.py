@@ -6,8 +6,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
+from csf_tool.bench.gemm import GemmResult, Pair
 from csf_tool.bench.run import BenchResult, CaseResult, Measure
-from csf_tool.bench.timing import Timing
+from csf_tool.bench.timing import ENOUGH_REPEATS, Timing
 from csf_tool.report.console import table
 from csf_tool.text import percent, size
 
@@ -18,6 +19,7 @@ def bench_json(result: BenchResult) -> dict[str, Any]:
     """The JSON document. Times are microseconds a launch; `low_us` to `high_us` holds 80% of the repeats."""
     return {
         "schema": SCHEMA,
+        "date": result.date,
         "device": result.device,
         "versions": result.versions,
         "l2_bytes": result.l2_bytes,
@@ -25,8 +27,30 @@ def bench_json(result: BenchResult) -> dict[str, Any]:
         "empty_kernel": asdict(result.empty),
         "cases": [_case_json(case) for case in result.cases],
         "encoder": result.encode and {"dense_bytes": result.encode.dense_bytes, **asdict(result.encode.timing)},
+        "products": [_gemm_json(gemm) for gemm in result.gemms],
         "skipped": result.skipped,
     }
+
+
+def _gemm_json(gemm: GemmResult) -> dict[str, Any]:
+    stack = gemm.stack
+    return {
+        "stack": stack.name,
+        "experts": stack.experts,
+        "columns": stack.rows,
+        "depth": stack.cols * stack.format.group_size,
+        "way": gemm.way,
+        "active_experts": gemm.active,
+        "tokens_per_expert": gemm.tokens,
+        "bytes_read": gemm.bytes_read,
+        "tile": asdict(gemm.tile),
+        "flushed": _pair_json(gemm.flushed),
+        "warm": gemm.warm and _pair_json(gemm.warm),
+    }
+
+
+def _pair_json(pair: Pair) -> dict[str, Any]:
+    return {**asdict(pair), "cost_us": round(pair.cost_us, 3), "is_clear": pair.is_clear}
 
 
 def _case_json(case: CaseResult) -> dict[str, Any]:
@@ -50,13 +74,13 @@ def bench_report(result: BenchResult) -> list[RenderableType]:
     """The report for people: one table a workload."""
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     lines: list[RenderableType] = [
-        f"{result.device}, {size(result.l2_bytes)} of L2; {versions}",
+        f"{result.device}, {size(result.l2_bytes)} of L2; {versions}; {result.date}",
         f"A large copy moves {result.copy_bytes_per_s / 1e12:.2f} TB/s, bytes read plus bytes written; "
         f"an empty kernel takes {result.empty.median_us:.2f} us.",
         f"Medians of {result.empty.repeats} CUDA-graph replays, in us a launch. Flushed: sets are rotated past the L2.",
     ]
     for case in result.cases:
-        lines += ["", _title(case), _case_table(case)]
+        lines += ["", _title(case), _case_table(case), *_notes(case)]
     if result.encode:
         dense, timing = result.encode.dense_bytes, result.encode.timing
         lines += [
@@ -64,6 +88,10 @@ def bench_report(result: BenchResult) -> list[RenderableType]:
             f"Encoding a layer of {size(dense)} of scales: {timing.median_us / 1000:.3f} ms "
             f"({timing.low_us / 1000:.3f} to {timing.high_us / 1000:.3f}), launching and allocation included.",
         ]
+    for name in dict.fromkeys(gemm.stack.name for gemm in result.gemms):
+        lines += ["", *_gemm_lines([gemm for gemm in result.gemms if gemm.stack.name == name])]
+    if result.empty.repeats < ENOUGH_REPEATS:
+        lines += ["", f"Fewer than {ENOUGH_REPEATS} repeats: too few to conclude anything from these figures."]
     lines += ["", *result.skipped] if result.skipped else []
     return lines
 
@@ -78,19 +106,47 @@ def _title(case: CaseResult) -> str:
 
 
 def _case_table(case: CaseResult) -> Table:
-    result = table("", "flushed", "80% within", "warm", "of floor", "")
-    whole = case.compressed_bytes + case.workload.dense_bytes
+    result = table("", "flushed", "80% within", "warm", "of floor")
     for measure in (case.floor, *case.measures):
-        rate = f"{whole / measure.flushed.median_us / 1e6:.2f} TB/s" if measure is case.floor else ""
         result.add_row(
             measure.name,
             f"{measure.flushed.median_us:.2f}",
             _range(measure.flushed),
             f"{measure.warm.median_us:.2f}" if measure.warm else "",
-            _ratio(measure, case.floor),
-            ", ".join(note for note in (rate, measure.note) if note),
+            _ratio(measure, case.floor) if measure.flushed.repeats >= ENOUGH_REPEATS else "",
         )
     return result
+
+
+def _notes(case: CaseResult) -> list[str]:
+    """What the table has no room for."""
+    whole = case.compressed_bytes + case.workload.dense_bytes
+    rate = f"{case.floor.name}: {whole / case.floor.flushed.median_us / 1e6:.2f} TB/s"
+    return [rate, *(f"{measure.name}: {measure.note}" for measure in (case.floor, *case.measures) if measure.note)]
+
+
+def _gemm_lines(gemms: list[GemmResult]) -> list[RenderableType]:
+    """A stack's products: with dense scales, and with scales that are decoded just before."""
+    stack = gemms[0].stack
+    result = table("experts", "tokens", "dense", "decode first", "80% within", "costs", "", "TB/s")
+    for gemm in gemms:
+        experts = f"{gemm.active} active" if gemm.active < stack.experts else f"all, {gemm.way}"
+        rate = gemm.bytes_read / gemm.flushed.dense.median_us / 1e6
+        result.add_row(experts, str(gemm.tokens), *_pair_cells(gemm.flushed), f"{rate:.2f}")
+        if gemm.warm:
+            result.add_row("  warm", str(gemm.tokens), *_pair_cells(gemm.warm))
+    weights = f"{stack.experts} x {stack.rows} x {stack.cols * stack.format.group_size} FP4 weights"
+    return [
+        f"Product of the {stack.name} stack, {weights}, in us; tokens are those of each active expert:",
+        result,
+        "TB/s: weights and scales over the time with dense scales. A cost within the spread is left out.",
+    ]
+
+
+def _pair_cells(pair: Pair) -> list[str]:
+    dense, staged = pair.dense.median_us, pair.staged.median_us
+    cost = [f"{pair.cost_us:.2f}", percent(pair.cost_us, dense)] if pair.is_clear else ["", ""]
+    return [f"{dense:.2f}", f"{staged:.2f}", _range(pair.staged), *cost]
 
 
 def _range(timing: Timing) -> str:

@@ -5,8 +5,9 @@ parts apart in black and white print as well. Below every figure stands what it 
 """
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -20,6 +21,10 @@ from csf_tool.text import count, escape, percent, size, unit_for
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from csf_tool.bench.gemm import GemmResult
+    from csf_tool.bench.run import BenchResult
+    from csf_tool.bench.timing import Timing
 
 SUFFIXES = (".png", ".svg")
 
@@ -131,6 +136,67 @@ def plan_figure(plan: Plan) -> "Figure":
     _tidy(axes)
     axes.legend(frameon=False, loc="upper left", fontsize=8)
     return figure
+
+
+def bench_figure(result: "BenchResult") -> "Figure":
+    """Latency of decoding a stack, beside copying the same bytes; and of products with and without decoding first."""
+    software = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    source = f"Medians of n = {result.empty.repeats} CUDA-graph replays; bars span 80% of them. {result.device}, "
+    figure = _figure(8.0 if result.gemms else 4.0, source + f"{software}, {result.date}")
+    grid = figure.subplots(3 if result.gemms else 1, 1, squeeze=False)[:, 0]
+    _decode_bars(grid[0], result)
+    for axes, name in zip(grid[1:], dict.fromkeys(gemm.stack.name for gemm in result.gemms), strict=False):
+        few = [gemm for gemm in result.gemms if gemm.stack.name == name and gemm.warm]
+        _product_bars(axes, name, few)
+    return figure
+
+
+_Way: TypeAlias = "tuple[str, str, str, Sequence[Timing | None]]"
+"""A way to do the work: its label, colour and hatch, and a timing for each group of bars."""
+
+
+def _decode_bars(axes: "Axes", result: "BenchResult") -> None:
+    names = [case.workload.name for case in result.cases]
+    ways: list[_Way] = [
+        ("copying, no decoding", "0.6", "", [case.floor.flushed for case in result.cases]),
+        ("decoding, flushed", BLUE, "", [case.measures[0].flushed for case in result.cases]),
+        ("decoding, warm", GREEN, _HATCH, [case.measures[0].warm for case in result.cases]),
+    ]
+    _grouped_bars(axes, names, ways)
+    axes.set_title("decode a stack, all experts", fontsize=9)
+    axes.set_ylabel("time (us)")
+
+
+def _product_bars(axes: "Axes", name: str, gemms: "list[GemmResult]") -> None:
+    ways: list[_Way] = [
+        ("dense scales, flushed", "0.6", "", [gemm.flushed.dense for gemm in gemms]),
+        ("decoded first, flushed", BLUE, "", [gemm.flushed.staged for gemm in gemms]),
+        ("dense scales, warm", "0.8", _HATCH, [gemm.warm.dense for gemm in gemms if gemm.warm]),
+        ("decoded first, warm", GREEN, _HATCH, [gemm.warm.staged for gemm in gemms if gemm.warm]),
+    ]
+    _grouped_bars(axes, [f"{gemm.tokens} tokens" for gemm in gemms], ways)
+    active = gemms[0].active if gemms else 0
+    axes.set_title(f"matrix product of the {name} stack, {active} active experts, tokens each", fontsize=9)
+    axes.set_ylabel("time (us)")
+
+
+def _grouped_bars(axes: "Axes", names: list[str], ways: list[_Way]) -> None:
+    """Bars side by side in groups, with the range of 80% of the repeats on each. The axis is linear, from zero."""
+    width = 0.8 / len(ways)
+    for i, (label, colour, hatch, timings) in enumerate(ways):
+        shown = [(at, timing) for at, timing in enumerate(timings) if timing]
+        place = [at + (i - (len(ways) - 1) / 2) * width for at, _ in shown]
+        height = [timing.median_us for _, timing in shown]
+        below = [timing.median_us - timing.low_us for _, timing in shown]
+        above = [timing.high_us - timing.median_us for _, timing in shown]
+        axes.bar(
+            place, height, width, yerr=[below, above], label=label, color=colour, hatch=hatch, edgecolor="white",
+            error_kw={"elinewidth": 0.8},
+        )  # fmt: skip
+    axes.set_xticks(range(len(names)), [_plain(name) for name in names], fontsize=8)
+    axes.set_ylim(0)
+    _tidy(axes)
+    axes.legend(frameon=False, fontsize=7, ncols=2)
 
 
 def plane_figure(plane: Inspected, source: str) -> "Figure":

@@ -6,14 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.patches import Rectangle
 from rich.console import Console
 
+from csf_tool.bench.gemm import STACKS, GemmResult, Pair, Tile
 from csf_tool.bench.rivals import torch_decode
 from csf_tool.bench.run import BenchResult, CaseResult, EncodeResult, Measure
 from csf_tool.bench.timing import Timing
 from csf_tool.bench.workloads import WORKLOADS, Workload, make_streams
 from csf_tool.codec import reference
 from csf_tool.report.bench import bench_json, bench_report
+from csf_tool.report.figures import bench_figure
 
 CPU = torch.device("cpu")
 
@@ -32,10 +35,11 @@ def test_streams_are_valid_and_plain_torch_decodes_them(work: Workload) -> None:
         assert dense[plane].tobytes() == want.tobytes()
 
 
-def result() -> BenchResult:
-    def timing(us: float) -> Timing:
-        return Timing(us, us - 0.1, us + 0.2, 20)
+def timing(us: float) -> Timing:
+    return Timing(us, us - 0.1, us + 0.2, 20)
 
+
+def result() -> BenchResult:
     case = CaseResult(
         workload=WORKLOADS[0],
         exceptions=524_288,
@@ -56,8 +60,15 @@ def result() -> BenchResult:
         empty=timing(1.3),
         cases=[case],
         encode=EncodeResult(157_286_400, timing(450.0)),
+        gemms=[gemm(tokens=1, cost=3.0), gemm(tokens=4, cost=0.1)],
+        date="2026-11-29",
         skipped=["something: not installed"],
     )
+
+
+def gemm(tokens: int, cost: float) -> GemmResult:
+    pair = Pair(timing(26.0), timing(26.0 + cost))
+    return GemmResult(STACKS[0], "grouped", 8, tokens, Tile(16, 64, 128, 4, 3), pair, pair, 14_700_000)
 
 
 def test_the_report_sets_each_way_beside_the_floor() -> None:
@@ -69,6 +80,40 @@ def test_the_report_sets_each_way_beside_the_floor() -> None:
     assert any("8 of 512 experts" in line and "2.50" in line for line in lines)
     assert any("0.450 ms" in line for line in lines)
     assert lines[-1].strip() == "something: not installed"
+
+
+def test_a_cost_within_the_spread_is_no_cost() -> None:
+    console = Console(width=160, file=io.StringIO(), record=True)
+    for line in bench_report(result()):
+        console.print(line)
+    clear, unclear = (
+        next(line for line in console.export_text(clear=False).splitlines() if line.startswith(f"8 active       {n}"))
+        for n in (1, 4)
+    )
+    assert ("3.00" in clear, "11.54%" in clear, "0.57" in clear) == (True, True, True)
+    assert "0.10" not in unclear
+
+
+def test_too_few_repeats_conclude_nothing() -> None:
+    made = result()
+    few = replace(timing(21.0), repeats=3)
+    case = replace(made.cases[0], measures=[Measure("all experts", few, few)], floor=Measure("floor", few))
+    pair = Pair(few, replace(few, median_us=50.0, low_us=49.0, high_us=51.0))
+    scarce = replace(made, empty=few, cases=[case], gemms=[replace(made.gemms[0], flushed=pair, warm=None)])
+    console = Console(width=160, file=io.StringIO(), record=True)
+    for line in bench_report(scarce):
+        console.print(line)
+    text = console.export_text()
+    assert "too few to conclude" in text
+    assert "29.00" not in text.split("Product of")[1]  # what it costs
+    assert "1.000" not in text
+
+
+def test_the_figure_has_a_bar_for_every_median() -> None:
+    figure = bench_figure(result())
+    heights = {round(bar.get_height(), 2) for axes in figure.axes for bar in axes.patches if isinstance(bar, Rectangle)}
+    assert {20.0, 21.0, 20.5, 26.0, 29.0} <= heights
+    assert all(axes.get_ylim()[0] == 0 and axes.get_yscale() == "linear" for axes in figure.axes)
 
 
 def test_the_json_document_holds_every_figure() -> None:

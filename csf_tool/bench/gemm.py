@@ -1,0 +1,255 @@
+"""What keeping scales compressed costs: decoding a stack and then its matrix product, beside the product alone.
+
+The product is weight-only: FP4 weights, unpacked in the kernel, and 16-bit activations. Both sides run the same
+kernel on the same weights; only where its scales come from differs.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+import triton
+
+from csf_tool.bench.gemm_kernels import gemm
+from csf_tool.bench.timing import ENOUGH_REPEATS, Timing, time_graph
+from csf_tool.bench.workloads import Workload, WrongBytes, make_streams, prepare
+from csf_tool.codec.formats import NVFP4
+from csf_tool.gpu import CsfScales, decompress_nvfp4_csf_scales
+
+STACKS = (
+    Workload("gate and up", NVFP4, 512, 1280, 160, 0.010),
+    Workload("down", NVFP4, 512, 2560, 40, 0.004),
+)
+"""The stacks of one layer of Qwen3.8-Flash-Next, gate and up as one."""
+
+TOKENS = (1, 4, 16, 64, 256)
+"""Tokens of each expert that has any."""
+
+ACTIVE_EXPERTS = 8
+
+_GRAPH_US = 20_000
+"""About how long a captured graph runs: long products are captured less often in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A launch shape of the product: what one program computes, and how."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    scaled_dot: bool = False
+
+
+_TILES = (
+    Tile(16, 32, 128, 4, 4),
+    Tile(16, 64, 128, 4, 3),
+    Tile(16, 64, 128, 2, 4),
+    Tile(16, 128, 128, 4, 3),
+    Tile(16, 128, 128, 4, 4),
+    Tile(64, 64, 128, 4, 3),
+    Tile(64, 128, 128, 4, 3),
+    Tile(128, 128, 64, 8, 3),
+    Tile(128, 128, 128, 8, 3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A product with scales that lie dense in memory, and with scales that are decoded just before it."""
+
+    dense: Timing
+    staged: Timing
+
+    @property
+    def cost_us(self) -> float:
+        """What decoding first adds, in microseconds."""
+        return self.staged.median_us - self.dense.median_us
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the ranges that hold 80% of the repeats lie apart, of enough repeats to say so."""
+        return self.dense.repeats >= ENOUGH_REPEATS and self.dense.high_us < self.staged.low_us
+
+
+@dataclass(frozen=True, slots=True)
+class GemmResult:
+    """One product."""
+
+    stack: Workload
+    way: str
+    """Batched (every expert has as many tokens) or grouped (by `expert_start`)."""
+    active: int
+    tokens: int
+    tile: Tile
+    flushed: Pair
+    warm: Pair | None
+    """With all that it reads in the L2, as far as it fits; None where every launch reads more than the L2 holds."""
+    bytes_read: int
+    """Weights and dense scales that the product reads."""
+
+
+class _Layer:
+    """Weights, streams and dense scales of a stack, and the workspace that it is decoded into."""
+
+    def __init__(self, stack: Workload, device: torch.device, scales: CsfScales | None = None) -> None:
+        self.stack = stack
+        self.device = device
+        self.columns, self.depth = stack.rows, stack.cols * stack.format.group_size
+        random = torch.Generator(device).manual_seed(2)
+        shape = (stack.experts, self.columns, self.depth // 2)
+        self.weight = torch.randint(0, 256, shape, dtype=torch.uint8, device=device, generator=random)
+        self.scales = scales or prepare(stack, make_streams(stack, device))
+        self.dense = decompress_nvfp4_csf_scales(self.scales)
+        self.workspace = torch.empty_like(self.dense)
+        self.random = random
+
+    def tokens(self, rows: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        """Activations `[rows, depth]`."""
+        return torch.randn(rows, self.depth, device=self.device, generator=self.random).to(dtype)
+
+    def bytes_read(self, active: int) -> int:
+        """Weights and scales of `active` experts."""
+        return (self.weight.nbytes + self.dense.nbytes) // self.stack.experts * active
+
+
+def multiply(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    out: torch.Tensor,
+    starts: torch.Tensor | None,
+    tokens: int,
+    tile: Tile,
+) -> torch.Tensor:
+    """`out[rows of expert e] = x[rows of e] @ (weight[e] * scale[e]).T`; an expert has at most `tokens` rows.
+
+    Shapes and dtypes stand at the kernel.
+    """
+    experts, columns, half = weight.shape
+    grid = (columns // tile.columns, experts, triton.cdiv(tokens, tile.rows))
+    gemm[grid](
+        x,
+        weight,
+        scale,
+        out,
+        starts,
+        N=columns,
+        K=2 * half,
+        TOKENS=tokens,
+        BLOCK_M=tile.rows,
+        BLOCK_N=tile.columns,
+        BLOCK_K=tile.depth,
+        SCALED_DOT=tile.scaled_dot,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return out
+
+
+def run_gemms(
+    device: torch.device, repeats: int, progress: Callable[[str], None], stacks: tuple[Workload, ...] = STACKS
+) -> Iterator[GemmResult]:
+    """Time every product of `stacks`: 1 to 256 tokens an expert; all experts, batched and grouped; 8 of them, grouped.
+
+    Raises:
+        WrongBytes: a product with decoded scales gives other bytes than one with dense scales.
+    """
+    for stack in stacks:
+        layer = _Layer(stack, device)
+        for tokens in TOKENS:
+            progress(f"product, {stack.name}, {tokens} tokens")
+            yield _time_product(layer, "batched", [None], tokens, repeats)
+            everyone = torch.arange(stack.experts + 1, dtype=torch.int32, device=device) * tokens
+            yield _time_product(layer, "grouped", [everyone], tokens, repeats)
+            yield _time_product(layer, "grouped", _few(layer, tokens), tokens, repeats)
+
+
+def _few(layer: _Layer, tokens: int) -> list[torch.Tensor | None]:
+    """Routings to 8 experts each, no expert twice: launched in turn, none finds its weights in the L2."""
+    experts = layer.stack.experts
+    order = torch.randperm(experts, generator=torch.Generator().manual_seed(3))
+    routings: list[torch.Tensor | None] = []
+    for chosen in order.split(ACTIVE_EXPERTS):
+        rows = torch.zeros(experts, dtype=torch.int32)
+        rows[chosen] = tokens
+        routings.append(torch.cat([torch.zeros(1, dtype=torch.int32), rows.cumsum(0).int()]).to(layer.device))
+    return routings
+
+
+def _time_product(
+    layer: _Layer, way: str, routings: list[torch.Tensor | None], tokens: int, repeats: int
+) -> GemmResult:
+    active = ACTIVE_EXPERTS if len(routings) > 1 else layer.stack.experts
+    x = layer.tokens(active * tokens)
+    out = torch.empty(len(x), layer.columns, dtype=x.dtype, device=layer.device)
+
+    def product(tile: Tile, scale: torch.Tensor) -> Callable[[int], object]:
+        return lambda i: multiply(x, layer.weight, scale, out, routings[i % len(routings)], tokens, tile)
+
+    def staged(tile: Tile) -> Callable[[int], object]:
+        after = product(tile, layer.workspace)
+
+        def launch(i: int) -> None:
+            starts = routings[i % len(routings)]
+            decompress_nvfp4_csf_scales(layer.scales, out=layer.workspace, expert_start=starts)
+            after(i)
+
+        return launch
+
+    tile = _fastest(layer, lambda tile: product(tile, layer.dense), tokens, len(routings))
+    product(tile, layer.dense)(0)
+    expected = out.clone()
+    staged(tile)(0)
+    if not torch.equal(out.view(torch.int16), expected.view(torch.int16)):
+        raise WrongBytes(f"{layer.stack.name}: the product with decoded scales differs from that with dense scales")
+    time = _timer(product(tile, layer.dense), len(routings), repeats)
+    flushed = Pair(time(product(tile, layer.dense)), time(staged(tile)))
+    warm = None
+    if len(routings) > 1:
+        warm = Pair(time(lambda _: product(tile, layer.dense)(0)), time(lambda _: staged(tile)(0)))
+    return GemmResult(
+        stack=layer.stack,
+        way=way,
+        active=active,
+        tokens=tokens,
+        tile=tile,
+        flushed=flushed,
+        warm=warm,
+        bytes_read=layer.bytes_read(active),
+    )
+
+
+@cache
+def _works(tile: Tile, device: torch.device) -> bool:
+    """Whether a launch shape that multiplies scaled 4-bit operands in hardware gives what unpacked ones give."""
+    layer = _Layer(replace(STACKS[0], experts=2, rows=tile.columns, cols=2 * tile.depth // 16), device)
+    x = layer.tokens(2 * tile.rows)
+
+    def product(tile: Tile) -> torch.Tensor:
+        out = torch.empty(len(x), layer.columns, dtype=x.dtype, device=device)
+        return multiply(x, layer.weight, layer.dense, out, None, tile.rows, tile)
+
+    try:
+        scaled = product(tile)
+    except Exception:  # the compiler has no such product for this GPU, and says so in errors of many kinds
+        return False
+    return torch.allclose(scaled, product(replace(tile, scaled_dot=False)), rtol=2e-2, equal_nan=True)
+
+
+def _timer(launch: Callable[[int], object], sets: int, repeats: int) -> Callable[[Callable[[int], object]], Timing]:
+    """Times launches in graphs that go through all `sets`, as often as about the graph's time allows."""
+    once = time_graph(launch, launches=sets, repeats=3).median_us
+    launches = sets * max(1, min(24, round(_GRAPH_US / (once * sets))))
+    return lambda work: time_graph(work, launches=launches, repeats=repeats)
+
+
+def _fastest(layer: _Layer, product: Callable[[Tile], Callable[[int], object]], tokens: int, sets: int) -> Tile:
+    """The launch shape that is fastest with dense scales; both sides get it."""
+    tiles = [tile for tile in _TILES if tile.rows <= max(16, tokens) and not layer.columns % tile.columns]
+    if torch.cuda.get_device_capability(layer.device) >= (10, 0):
+        tiles += [scaled for tile in tiles if _works(scaled := replace(tile, scaled_dot=True), layer.device)]
+    return min(tiles, key=lambda tile: time_graph(product(tile), launches=sets, repeats=5).median_us)

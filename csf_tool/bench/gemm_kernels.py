@@ -1,0 +1,102 @@
+"""A weight-only NVFP4 matrix product over experts, for measuring what decoding scales before it costs."""
+
+import triton
+import triton.language as tl
+
+from csf_tool.gpu.launching import INTERPRETED
+
+_INTERPRETED = tl.constexpr(INTERPRETED)
+
+# Four code bytes of eight weights to bfloat16, two to a register: the three bits of a code's magnitude go to where
+# bfloat16 has its lowest exponent bits and its highest mantissa bit, the fourth to its sign. That is the weight
+# times 2 ** -126, subnormal for 0.5; the factor makes up for 2 ** 119 of it, which is as much as it can hold.
+_UNPACK = tl.constexpr("""{
+    .reg .b32 low, high, number, sign;
+    prmt.b32 low, $4, 0, 0x4140;
+    prmt.b32 high, $4, 0, 0x4342;
+    shl.b32 number, low, 6;   and.b32 number, number, 0x01C001C0;
+    shl.b32 sign, low, 12;    and.b32 sign, sign, 0x80008000;
+    or.b32 number, number, sign;  mul.rn.bf16x2 $0, number, $5;
+    shl.b32 number, high, 6;  and.b32 number, number, 0x01C001C0;
+    shl.b32 sign, high, 12;   and.b32 sign, sign, 0x80008000;
+    or.b32 number, number, sign;  mul.rn.bf16x2 $1, number, $6;
+    shl.b32 number, low, 2;   and.b32 number, number, 0x01C001C0;
+    shl.b32 sign, low, 8;     and.b32 sign, sign, 0x80008000;
+    or.b32 number, number, sign;  mul.rn.bf16x2 $2, number, $5;
+    shl.b32 number, high, 2;  and.b32 number, number, 0x01C001C0;
+    shl.b32 sign, high, 8;    and.b32 sign, sign, 0x80008000;
+    or.b32 number, number, sign;  mul.rn.bf16x2 $3, number, $6;
+}""")
+
+# The interpreter knows no assembly: there the weights are made the plain way.
+_FACTOR = tl.constexpr(1.0 if INTERPRETED else 2.0**119)
+_REST = tl.constexpr(1.0 if INTERPRETED else 2.0**7)
+
+
+@triton.jit
+def _e2m1(code):
+    """The values of FP4 codes in the low 4 bits of uint8: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same negative."""
+    magnitude = (code & 7).to(tl.uint32)
+    # From 1 on, the code's exponent and mantissa bits are float32's, but for the bias; 0.5 would be subnormal.
+    bits = tl.where(magnitude > 1, 0x3F000000 + (magnitude << 22), magnitude * 0x3F000000)
+    return (bits | ((code & 8).to(tl.uint32) << 28)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _weights(codes, factor, DTYPE: tl.constexpr):
+    """Even and odd columns of weights times `_REST`, from code bytes [n, k] and the factors of their blocks [n, k].
+
+    Code and E4M3 scale have 6 significant bits together: no product is rounded, in bfloat16 or in float16.
+    """
+    if _INTERPRETED:
+        even, odd = (_e2m1(codes) * factor).to(DTYPE), (_e2m1(codes >> 4) * factor).to(DTYPE)
+    else:
+        even, odd = tl.inline_asm_elementwise(
+            _UNPACK, "=r,=r,=r,=r,r,r,r", [codes, factor.to(tl.bfloat16)], (tl.bfloat16, tl.bfloat16), True, 4
+        )
+    return even, odd
+
+
+@triton.jit
+def gemm(
+    x, weight, scale, out, starts,
+    N: tl.constexpr, K: tl.constexpr, TOKENS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SCALED_DOT: tl.constexpr,
+):  # fmt: skip
+    """out[rows of e] = x[rows of e] @ (weight[e] * scale[e]).T, for columns of axis 0, expert axis 1, rows of axis 2.
+
+    x bfloat16 (interpreted: float16) `[rows, K]`, weight uint8 `[experts, N, K / 2]` with the even column in the low
+    bits, scale float8_e4m3fn `[experts, N, K / 16]`, out like x `[rows, N]`. Batched, every expert has TOKENS rows;
+    grouped, expert e has the rows from starts[e] to starts[e + 1], and one without rows is left at once.
+    """
+    expert = tl.program_id(1)
+    if starts is None:
+        begin, end = expert * TOKENS, (expert + 1) * TOKENS
+    else:
+        begin, end = tl.load(starts + expert), tl.load(starts + expert + 1)
+    begin += tl.program_id(2) * BLOCK_M
+    if begin >= end:
+        return
+    row = begin + tl.arange(0, BLOCK_M)
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    line = expert.to(tl.int64) * N + column
+    x += row.to(tl.int64)[:, None] * K + tl.arange(0, BLOCK_K)[None, :]
+    weight += line[:, None] * (K // 2) + tl.arange(0, BLOCK_K // 2)[None, :]
+    scale += line[:, None] * (K // 16) + tl.arange(0, BLOCK_K // 16)[None, :]
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        tokens = tl.load(x + k, mask=row[:, None] < end, other=0)
+        codes = tl.load(weight + k // 2)
+        scales = tl.load(scale + k // 16)
+        if SCALED_DOT:
+            total = tl.dot_scaled(tokens, None, "bf16", tl.trans(codes), scales, "e2m1", total)
+        else:
+            factor = tl.broadcast_to((scales.to(tl.float32) * _FACTOR)[:, :, None], (BLOCK_N, BLOCK_K // 16, 8))
+            even, odd = _weights(codes, tl.reshape(factor, (BLOCK_N, BLOCK_K // 2)), tokens.dtype)
+            even_tokens, odd_tokens = tl.split(tl.reshape(tokens, (BLOCK_M, BLOCK_K // 2, 2)))
+            total = tl.dot(even_tokens, tl.trans(even), total)
+            total = tl.dot(odd_tokens, tl.trans(odd), total)
+    if not SCALED_DOT:
+        total *= _REST
+    at = row.to(tl.int64)[:, None] * N + column[None, :]
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=row[:, None] < end)
