@@ -142,10 +142,11 @@ def bench_figure(result: "BenchResult") -> "Figure":
     """Latency of decoding a stack, beside copying the same bytes; and of products with and without decoding first."""
     software = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     source = f"Medians of n = {result.empty.repeats} CUDA-graph replays; bars span 80% of them. {result.device}, "
-    figure = _figure(8.0 if result.gemms else 4.0, source + f"{software}, {result.date}")
-    grid = figure.subplots(3 if result.gemms else 1, 1, squeeze=False)[:, 0]
-    _decode_bars(grid[0], result)
-    for axes, name in zip(grid[1:], dict.fromkeys(gemm.stack.name for gemm in result.gemms), strict=False):
+    stacks = list(dict.fromkeys(gemm.stack.name for gemm in result.gemms))
+    figure = _figure(3.2 * (1 + len(stacks)), source + f"{software}, {result.date}")
+    decode, *products = figure.subplots(1 + len(stacks), 1, squeeze=False)[:, 0]
+    _decode_bars(decode, result)
+    for axes, name in zip(products, stacks, strict=True):
         few = [gemm for gemm in result.gemms if gemm.stack.name == name and gemm.warm]
         _product_bars(axes, name, few)
     return figure
@@ -174,9 +175,10 @@ def _product_bars(axes: "Axes", name: str, gemms: "list[GemmResult]") -> None:
         ("dense scales, warm", "0.8", _HATCH, [gemm.warm.dense for gemm in gemms if gemm.warm]),
         ("decoded first, warm", GREEN, _HATCH, [gemm.warm.staged for gemm in gemms if gemm.warm]),
     ]
-    _grouped_bars(axes, [f"{gemm.tokens} tokens" for gemm in gemms], ways)
+    _grouped_bars(axes, [str(gemm.tokens) for gemm in gemms], ways)
+    axes.set_xlabel("tokens of each active expert")
     active = gemms[0].active if gemms else 0
-    axes.set_title(f"matrix product of the {name} stack, {active} active experts, tokens each", fontsize=9)
+    axes.set_title(f"matrix product of the {name} stack, {active} active experts", fontsize=9)
     axes.set_ylabel("time (us)")
 
 
@@ -194,7 +196,7 @@ def _grouped_bars(axes: "Axes", names: list[str], ways: list[_Way]) -> None:
             error_kw={"elinewidth": 0.8},
         )  # fmt: skip
     axes.set_xticks(range(len(names)), [_plain(name) for name in names], fontsize=8)
-    axes.set_ylim(0)
+    axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend
     _tidy(axes)
     axes.legend(frameon=False, fontsize=7, ncols=2)
 
