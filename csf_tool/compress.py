@@ -38,7 +38,7 @@ from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
-from csf_tool.codec.formats import MXFP4, CsfFormat
+from csf_tool.codec.formats import CsfFormat
 from csf_tool.csf_shards import CsfShard, CsfShardJob, csf_shard, read_scales, write_csf_shard
 from csf_tool.decoder import Decoder
 from csf_tool.encoder import Encoder
@@ -159,8 +159,9 @@ class _Compression:
         selection = select(planes, rules, modules, self._count_exceptions)
         if layout is None and _default_layout(selection.fmt) is Layout.CONTAINER:
             selection = select(planes, rules, None, lambda _: selection.exceptions)
-        if layout is Layout.HF and selection.fmt is MXFP4:
-            raise UsageError("--to hf: no reader knows MXFP4 CSF in the Hugging Face layout; use --to container")
+        if layout is Layout.HF and not selection.fmt.has_hf_readers:
+            title = selection.fmt.title
+            raise UsageError(f"--to hf: no reader knows {title} CSF in the Hugging Face layout; use --to container")
         if not selection.chosen:
             first = selection.left[0]
             raise UsageError(
@@ -356,4 +357,4 @@ def _refuse(checkpoint: Checkpoint) -> None:
 
 
 def _default_layout(fmt: CsfFormat) -> Layout:
-    return Layout.CONTAINER if fmt is MXFP4 else Layout.HF
+    return Layout.HF if fmt.has_hf_readers else Layout.CONTAINER

@@ -35,7 +35,7 @@ from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
-from csf_tool.codec.formats import MXFP4, SLAB_ROWS, CsfFormat
+from csf_tool.codec.formats import CsfFormat
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.jobs import drops_cache
 from csf_tool.progress import Progress
@@ -148,7 +148,7 @@ class _Conversion:
             self.result.notes.append(f"{count(copied, 'shard')} copied, not linked: {why}")
 
     def _to_hf(self) -> None:
-        slabs = {p.fixed.tensor.name: (p.rows // SLAB_ROWS, p.fmt.slab_bytes(p.cols)) for p in self._checkpoint.planes}
+        slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in self._checkpoint.planes}
         shards = [_copy(shard, shard.file, {}, slabs) for shard in self._checkpoint.shards]
         configs = self._marked_configs()
         files = plain_files(self._checkpoint) + configs + [self._stored_index(shards)]
@@ -298,8 +298,8 @@ def _refuse(checkpoint: Checkpoint, target: Target, fmt: CsfFormat) -> None:
     if found := errors(checkpoint.problems):
         raise CheckpointError(f"{checkpoint.path}: not converted: {found[0]}")
     is_container = checkpoint.layout is Layout.CONTAINER
-    if target is Target.HF and fmt is MXFP4:
-        raise UsageError("--to hf: no reader knows MXFP4 CSF in the Hugging Face layout")
+    if target is Target.HF and not fmt.has_hf_readers:
+        raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout")
     if target is Target.SERVING and not is_container:
         raise UsageError(
             "--to serving: the builds that read a serving directory want a container; convert to one first"

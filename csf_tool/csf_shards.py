@@ -14,7 +14,7 @@ from csf_tool.checkpoint.journal import Journal, Record
 from csf_tool.checkpoint.model import DensePlane, Layout, Located, Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
-from csf_tool.codec.formats import MXFP4, SLAB_ROWS, CsfFormat
+from csf_tool.codec.formats import CsfFormat
 from csf_tool.encoder import Encoder, PlaneScales
 from csf_tool.errors import CheckpointError
 from csf_tool.selection import csf_bytes
@@ -66,10 +66,9 @@ def csf_shard(
 
 
 def _stream_entries(plane: DensePlane, exceptions: int) -> list[tuple[str, str, tuple[int, ...], int]]:
-    """The header entries of a plane's streams: NVFP4 writers store the fixed stream 2-D, MXFP4 writers 1-D."""
+    """The header entries of a plane's streams."""
     fmt = plane.fmt
-    nbytes = fmt.fixed_bytes(plane.rows, plane.cols)
-    shape = (nbytes,) if fmt is MXFP4 else (plane.rows // SLAB_ROWS, fmt.slab_bytes(plane.cols))
+    nbytes, shape = fmt.fixed_bytes(plane.rows, plane.cols), fmt.fixed_shape(plane.rows, plane.cols)
     return [
         (plane.name + fmt.fixed_suffix, "U8", shape, nbytes),
         (plane.name + fmt.exceptions_suffix, "U32", (exceptions,), csf_bytes(plane, exceptions) - nbytes),

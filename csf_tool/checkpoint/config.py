@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from csf_tool.checkpoint.files import parse_json
-from csf_tool.codec.formats import NVFP4, CsfFormat
+from csf_tool.codec.formats import CsfFormat
 from csf_tool.errors import CheckpointError
 
 CONFIG_FILES = ("config.json", "hf_quant_config.json")
@@ -137,12 +137,11 @@ def model_type(config: Any) -> str | None:
 def serving_config(config: dict[str, Any], fmt: CsfFormat, checkpoint_root: str) -> dict[str, Any]:
     """The config of a serving directory, which older vLLM builds want beside a container.
 
-    The source's quantization_config is kept whole under a key of its own (NVFP4), or its keys stay beside
-    ours (MXFP4).
+    The source's quantization_config is kept whole under a key of its own, or its keys stay beside ours.
     """
     ours: dict[str, Any] = {"quant_method": fmt.serving_method, "format_version": 1, SERVING_KEY: checkpoint_root}
     source = quantization_config(config)
-    merged = {**ours, "source_quantization_config": source} if fmt is NVFP4 else {**source, **ours}
+    merged = {**ours, "source_quantization_config": source} if fmt.serving_nests_source else {**source, **ours}
     text_config = config.get("text_config")
     if isinstance(text_config, dict) and "quantization_config" in text_config and "quantization_config" not in config:
         return {**config, "text_config": {**text_config, "quantization_config": merged}}

@@ -38,6 +38,14 @@ class CsfFormat:
     column_multiple: int
     group_size: int
     dense_dtypes: tuple[str, ...]
+    scale_type: str
+    """The number format of the scales. Only what shows them to people asks."""
+    fixed_in_slabs: bool
+    """Whether writers give the fixed stream two dimensions, slabs and their bytes, or one."""
+    has_hf_readers: bool
+    """Whether readers of the Hugging Face layout know it; a container has readers for all."""
+    serving_nests_source: bool
+    """Whether a serving directory keeps the source's quantization_config under a key of its own, or its keys."""
 
     @property
     def window(self) -> int:
@@ -76,6 +84,11 @@ class CsfFormat:
         """Bytes of the fixed stream of a `[rows, cols]` plane."""
         return rows // SLAB_ROWS * self.slab_bytes(cols)
 
+    def fixed_shape(self, rows: int, cols: int) -> tuple[int, ...]:
+        """The shape in which writers store the fixed stream of a `[rows, cols]` plane."""
+        slabs, nbytes = rows // SLAB_ROWS, self.slab_bytes(cols)
+        return (slabs, nbytes) if self.fixed_in_slabs else (slabs * nbytes,)
+
     def weight_bytes(self, scales: int) -> int:
         """Bytes of the FP4 weights that `scales` block scales belong to: two codes a byte."""
         return scales * self.group_size // 2
@@ -112,6 +125,10 @@ NVFP4 = CsfFormat(
     column_multiple=2,
     group_size=16,
     dense_dtypes=("F8_E4M3",),
+    scale_type="E4M3",
+    fixed_in_slabs=True,
+    has_hf_readers=True,
+    serving_nests_source=True,
 )
 
 MXFP4 = CsfFormat(
@@ -124,6 +141,10 @@ MXFP4 = CsfFormat(
     column_multiple=1,
     group_size=32,
     dense_dtypes=("F8_E8M0", "U8"),
+    scale_type="UE8M0",
+    fixed_in_slabs=False,
+    has_hf_readers=False,
+    serving_nests_source=False,
 )
 
 FORMATS = (NVFP4, MXFP4)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.codec.formats import NVFP4, CsfFormat
+from csf_tool.codec.formats import CsfFormat
 
 
 def scale_values(fmt: CsfFormat) -> NDArray[np.float64]:
@@ -13,15 +13,10 @@ def scale_values(fmt: CsfFormat) -> NDArray[np.float64]:
     section 5.3), MXFP4 scales UE8M0 (2 ** (byte - 127), NaN for 0xFF; OCP Microscaling Formats, section 5.4.1).
     """
     byte = np.arange(256)
-    if fmt is NVFP4:
+    if fmt.scale_type == "E4M3":
         exponent, mantissa = byte >> 3 & 15, byte & 7
         normal = (8 + mantissa) * 2.0 ** (exponent - 10)
         value = np.where(exponent > 0, normal, mantissa * 2.0**-9)
         value = np.where(byte < 128, value, -value)
         return np.where(byte & 0x7F == 0x7F, np.nan, value)
     return np.where(byte == 0xFF, np.nan, 2.0 ** (byte - 127))
-
-
-def value_name(fmt: CsfFormat) -> str:
-    """The name of the number format of a format's scales."""
-    return "E4M3" if fmt is NVFP4 else "UE8M0"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from csf_tool.codec.values import value_name
 from csf_tool.errors import EnvironmentFault, UsageError
 from csf_tool.inspection import Inspected
 from csf_tool.plan import Plan
@@ -203,7 +202,7 @@ def _grouped_bars(axes: "Axes", names: list[str], ways: list[_Way]) -> None:
 
 def plane_figure(plane: Inspected, source: str) -> "Figure":
     """A plane's scale map with its exceptions, the base of each row beside it, and how often each byte occurs."""
-    name = value_name(plane.format)
+    name = plane.format.scale_type
     shape = f"{plane.rows} x {plane.cols} scales, {count(len(plane.words), 'exception')}"
     shards = ", ".join(dict.fromkeys(located.shard.name for located in plane.stored))
     figure = _figure(6.4, f"n = {shape}; {plane.name}, {shards} of {source}")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from csf_tool.checkpoint.model import Plane
 from csf_tool.codec.formats import EXCEPTION_BYTES
-from csf_tool.codec.values import scale_values, value_name
+from csf_tool.codec.values import scale_values
 from csf_tool.inspection import Inspected
 from csf_tool.report.console import table
 from csf_tool.text import count, escape, percent, sizes
@@ -122,7 +122,7 @@ def plane_json(plane: Inspected) -> dict[str, Any]:
 
 def plane_report(plane: Inspected, *, values: bool) -> list[RenderableType]:
     """One plane for people; with `values` the corner of it as numbers."""
-    name = value_name(plane.format)
+    name = plane.format.scale_type
     lines: list[RenderableType] = [
         escape(plane.name),
         f"{plane.format.title}, {plane.rows} rows x {plane.cols} columns of {name} scales ({plane.dtype})",

@@ -1,0 +1,32 @@
+"""A further codec on the GPU: kernels take the bits of a code as data, torch's dtype is all that it adds."""
+
+import numpy as np
+import pytest
+import torch
+
+from csf_tool.gpu import prepare_csf_scales, scales
+from csf_tool.gpu.compress import _compress
+from csf_tool.gpu.scales import _decompress
+from tests.gpu.stacks import encoded, expected, on_device
+from tests.test_third_codec import THIRD
+
+
+@pytest.mark.parametrize("layout", ["linear", "swizzled"])
+def test_kernels_decode_it(layout: scales.Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(scales.DENSE_DTYPES, THIRD, torch.float8_e5m2)
+    dense = np.random.default_rng(1).integers(100, 107, (3, 32, 12), np.uint8)
+    stack = encoded(THIRD, dense)
+    fixed = on_device(np.stack(stack.fixed))
+    words = on_device(np.concatenate(stack.exceptions).view(np.int32))
+    prepared = prepare_csf_scales(THIRD, fixed, words, [len(w) for w in stack.exceptions], rows=32, cols=12)
+    got = _decompress(THIRD, prepared, None, None, layout).view(torch.uint8).cpu().numpy()
+    assert got.tobytes() == expected(stack, layout).tobytes()
+
+
+def test_kernels_encode_it() -> None:
+    dense = np.random.default_rng(2).integers(100, 107, (2, 32, 12), np.uint8)
+    stack = encoded(THIRD, dense)
+    streams = _compress(THIRD, on_device(dense))
+    assert streams.fixed.cpu().numpy().tobytes() == np.stack(stack.fixed).tobytes()
+    words = streams.exceptions.view(torch.int32).cpu().numpy()
+    assert words.tobytes() == np.concatenate(stack.exceptions).tobytes()
