@@ -38,6 +38,10 @@ app = typer.Typer(
 )
 
 
+LOOK, PROVE, WRITE, MEASURE = "Look", "Prove", "Write", "Measure and try"
+"""Groups of commands in the help."""
+
+
 class To(StrEnum):
     """Layouts that `compress` writes."""
 
@@ -187,7 +191,7 @@ def _options(
     pass
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 @_guarded
 def stats(
     checkpoint: CheckpointArgument,
@@ -197,7 +201,10 @@ def stats(
 ) -> int:
     """Report compressed against dense scale sizes, from the headers alone.
 
-    Example: csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local --by layer
+    \b
+    Examples:
+    csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local
+    csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local --by layer --figure scales.svg
     """
     from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
     from csf_tool.checkpoint.problems import errors
@@ -217,7 +224,7 @@ def stats(
     return 1 if errors(found.problems) else 0
 
 
-@app.command()
+@app.command(rich_help_panel=PROVE)
 @_guarded
 def verify(
     checkpoint: CheckpointArgument,
@@ -234,7 +241,10 @@ def verify(
 ) -> int:
     """Prove the decoded bytes, bit for bit, by every hash there is, and say what could not be proved.
 
-    Example: csf-tool verify ~/models/DeepSeek-V4.1-Flash-lossless-CSF
+    \b
+    Examples:
+    csf-tool verify ~/models/DeepSeek-V4.1-Flash-lossless-CSF
+    csf-tool verify ~/models/Qwen3.8-Flash-Next-FP4-Local --against ~/models/Qwen3.8-Flash-Next-NVFP4
     """
     from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.decoder import CrossCheck, make_decoder
@@ -254,7 +264,7 @@ def verify(
     return 0 if found.ok else 1
 
 
-@app.command()
+@app.command(rich_help_panel=WRITE)
 @_guarded
 def expand(
     checkpoint: CheckpointArgument,
@@ -280,7 +290,10 @@ def expand(
 ) -> int:
     """Write the ordinary dense checkpoint: the original bit for bit where its receipts allow.
 
-    Example: csf-tool expand ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
+    \b
+    Examples:
+    csf-tool expand ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
+    csf-tool expand ~/models/Kimi-K3-MXFP4-CSF /data/Kimi-K3-MXFP4 --consume-source
     """
     from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.checkpoint.problems import warnings
@@ -317,14 +330,17 @@ def expand(
     return 0
 
 
-@app.command()
+@app.command(rich_help_panel=WRITE)
 @_guarded
 def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_json: JsonOption = False) -> int:
     """Write index and configs once all parts of an `expand --shards I/N` are there.
 
     The last part does it by itself; this is for when that one was interrupted.
 
-    Example: csf-tool finish ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
+    \b
+    Examples:
+    csf-tool finish ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
+    csf-tool finish ~/models/Kimi-K3-MXFP4-CSF /data/Kimi-K3-MXFP4 --json
     """
     from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.decoder import NumpyDecoder
@@ -341,7 +357,7 @@ def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_
     return 0
 
 
-@app.command()
+@app.command(rich_help_panel=WRITE)
 @_guarded
 def compress(
     dense: Annotated[Path, typer.Argument(metavar="DENSE", help="A dense NVFP4 or MXFP4 checkpoint.")],
@@ -365,7 +381,10 @@ def compress(
 ) -> int:
     """Write a CSF checkpoint of a dense FP4 one: lossless, proven by rebuilding it.
 
-    Example: csf-tool compress ~/models/Qwen3.8-Flash-Next-NVFP4 /data/Qwen3.8-Flash-Next-CSF
+    \b
+    Examples:
+    csf-tool compress ~/models/Qwen3.8-Flash-Next-NVFP4 /data/Qwen3.8-Flash-Next-CSF
+    csf-tool compress ~/models/GLM-5.3-Flash-NVFP4 /data/GLM-5.3-Flash-CSF --to container --exclude '*.layers.45.*'
     """
     from csf_tool.checkpoint.container_documents import StatedOrigin
     from csf_tool.checkpoint.layouts import open_checkpoint
@@ -397,7 +416,7 @@ def compress(
     return 0
 
 
-@app.command()
+@app.command(rich_help_panel=WRITE)
 @_guarded
 def convert(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A CSF checkpoint.")],
@@ -414,7 +433,10 @@ def convert(
 ) -> int:
     """Move a CSF checkpoint between its layouts without decoding a plane.
 
-    Example: csf-tool convert ~/models/Qwen-CSF-container /data/Qwen-CSF --to hf --link
+    \b
+    Examples:
+    csf-tool convert ~/models/Qwen-CSF-container /data/Qwen-CSF --to hf --link
+    csf-tool convert ~/models/Qwen-CSF-container /data/Qwen-serving --to serving --checkpoint-root /models/csf
     """
     from csf_tool.checkpoint.container_documents import StatedOrigin
     from csf_tool.checkpoint.layouts import open_checkpoint
@@ -434,7 +456,7 @@ def convert(
     return 0
 
 
-@app.command()
+@app.command(rich_help_panel=PROVE)
 @_guarded
 def identity(
     checkpoint: CheckpointArgument,
@@ -445,7 +467,10 @@ def identity(
 ) -> int:
     """Print the content identity that launchers pin: the same string for the same checkpoint everywhere.
 
-    Example: csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local
+    \b
+    Examples:
+    csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local
+    csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local --hash --json
     """
     from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.identity import find_identity
@@ -464,7 +489,7 @@ def identity(
     return 0
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 @_guarded
 def inspect(
     checkpoint: CheckpointArgument,
@@ -481,7 +506,10 @@ def inspect(
 ) -> int:
     """Look into one plane, or rank all of them by exceptions and by bytes saved.
 
-    Example: csf-tool inspect ~/models/Qwen3.8-Flash-Next-FP4-Local '*.layers.3.*.gate_proj'
+    \b
+    Examples:
+    csf-tool inspect ~/models/Qwen3.8-Flash-Next-FP4-Local --top 20
+    csf-tool inspect ~/models/Qwen3.8-Flash-Next-FP4-Local '*.layers.3.*.17.gate_proj' --values
     """
     from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.checkpoint.model import Plane
@@ -510,7 +538,7 @@ def inspect(
     return 0
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 @_guarded
 def plan(
     checkpoint: CheckpointArgument,
@@ -526,7 +554,10 @@ def plan(
 ) -> int:
     """Compare GPU memory: scales decoded when loading, or kept compressed and decoded before each product.
 
-    Example: csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --gpu-memory 96GiB --tp 2
+    \b
+    Examples:
+    csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --gpu-memory 96GiB --tp 2
+    csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --resident 24 --figure memory.png
     """
     from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
     from csf_tool.checkpoint.problems import errors
@@ -552,7 +583,7 @@ def plan(
     return 1 if errors(opened.problems) else 0
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 @_guarded
 def bench(
     device: Annotated[int, typer.Option(help="The GPU, by its number.")] = 0,
@@ -565,7 +596,10 @@ def bench(
 ) -> int:
     """Time the GPU decode at real geometries, beside a streaming floor, every peer, and the matrix product after it.
 
-    Example: csf-tool bench --repeats 50
+    \b
+    Examples:
+    csf-tool bench --repeats 50
+    csf-tool bench --device 1 --no-products --json
     """
     from csf_tool.devices import choose_cuda
 
@@ -584,7 +618,7 @@ def bench(
     return 0
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 @_guarded
 def demo(
     keep: Annotated[
@@ -593,7 +627,10 @@ def demo(
 ) -> int:
     """Make a small NVFP4 MoE checkpoint, compress it, and run the other commands on it.
 
-    Example: csf-tool demo --keep /tmp/csf-demo
+    \b
+    Examples:
+    csf-tool demo
+    csf-tool demo --keep /tmp/csf-demo
     """
     from csf_tool.demo import run
 
