@@ -1,5 +1,6 @@
 """The report of `stats`: for people, and as the JSON document csf-tool.stats/1."""
 
+from itertools import zip_longest
 from typing import Any
 
 from rich.console import RenderableType
@@ -7,7 +8,7 @@ from rich.table import Table
 
 from csf_tool.report.console import table
 from csf_tool.stats import Stats, Totals
-from csf_tool.text import count, escape, percent, size
+from csf_tool.text import count, escape, percent, size, sizes
 
 SCHEMA = "csf-tool.stats/1"
 
@@ -86,45 +87,38 @@ def _counts(stats: Stats) -> str:
 
 
 def _summary(stats: Stats) -> Table:
+    """Sizes of scales and of all tensors; what only CSF has is blank for a dense checkpoint."""
     total = stats.total if stats.is_csf else stats.dense_total
-    csf = stats.is_csf
-    result = table("", "dense", "CSF", "saved", "")
     saved = total.dense_bytes - total.csf_bytes
-    result.add_row(
-        "block scales",
-        size(total.dense_bytes),
-        size(total.csf_bytes) if csf else "",
-        size(saved) if csf else "",
-        percent(saved, total.dense_bytes) if csf else "",
-    )
-    result.add_row(
-        "all tensors",
-        size(stats.dense_payload_bytes),
-        size(stats.payload_bytes) if csf else "",
-        size(saved) if csf else "",
-        percent(saved, stats.dense_payload_bytes) if csf else "",
-    )
-    if csf:
-        result.add_row("  fixed streams", "", size(total.fixed_bytes))
-        result.add_row("  exceptions", "", size(total.exception_bytes))
+    names = ["block scales", "all tensors"]
+    dense = [total.dense_bytes, stats.dense_payload_bytes]
+    columns = [sizes(dense)]
+    if stats.is_csf:
+        names += ["  fixed streams", "  exceptions"]
+        stored = [total.csf_bytes, stats.payload_bytes, total.fixed_bytes, total.exception_bytes]
+        columns += [sizes(stored), sizes([saved, saved]), [percent(saved, whole) for whole in dense]]
+    result = table("", "dense", "CSF", "saved", "")
+    for name, *cells in zip_longest(names, *columns, fillvalue=""):
+        result.add_row(name, *cells)
     return result
 
 
 def _groups(stats: Stats, by: str) -> Table:
-    """One row a group; a group's size has the unit that suits it."""
+    """One row a group."""
     csf = stats.is_csf
     groups: dict[str, Totals] = {
         "projection": {f"{p.name} {p.rows}x{p.cols}": totals for p, totals in stats.by_projection.items()},
         "layer": stats.by_layer,
         "shard": stats.by_shard,
     }[by]
+    dense, stored = (sizes([t.dense_bytes for t in groups.values()]), sizes([t.csf_bytes for t in groups.values()]))
     result = table(by, "planes", "dense", "CSF", "CSF/dense", "exceptions")
-    for name, totals in groups.items():
+    for (name, totals), dense_size, csf_size in zip(groups.items(), dense, stored, strict=True):
         result.add_row(
             escape(name),
             f"{totals.planes:,}",
-            size(totals.dense_bytes),
-            size(totals.csf_bytes) if csf else "",
+            dense_size,
+            csf_size if csf else "",
             percent(totals.csf_bytes, totals.dense_bytes) if csf else "",
             percent(totals.exceptions, totals.dense_bytes) if csf else "",
         )
