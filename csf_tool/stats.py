@@ -1,12 +1,12 @@
 """stats: what a checkpoint's headers say of its block scales, compressed against dense."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
-from csf_tool.checkpoint.names import layer_of, natural_key, projection_of
+from csf_tool.checkpoint.model import Checkpoint, DenseTable, PlaneTable
+from csf_tool.checkpoint.names import layers_of, natural_key, projection_of
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import EXCEPTION_BYTES
 
@@ -49,8 +49,14 @@ class Projection(NamedTuple):
     cols: int
 
 
-_Group = tuple[str, str, str, str, int, int]
-"""What the planes of a finest group have in common: layer, shard, projection, format, rows, columns."""
+class _Group(NamedTuple):
+    """What the planes of a finest group have in common."""
+
+    layer: str
+    shard: str
+    projection: str
+    kind: int
+    """Place in the table's `kinds`."""
 
 
 @dataclass
@@ -83,8 +89,14 @@ class Stats:
 
 def collect_stats(checkpoint: Checkpoint) -> Stats:
     """Sum up the headers of an opened checkpoint. No tensor data are read."""
-    csf, dense = _csf_groups(checkpoint.planes), _dense_groups(checkpoint.dense_planes)
+    csf, dense = _csf_groups(checkpoint.plane_table), _dense_groups(checkpoint.dense_table)
     shown = csf or dense
+    kinds = (checkpoint.plane_table if csf else checkpoint.dense_table).kinds
+
+    def projection(group: _Group) -> Projection:
+        kind = kinds[group.kind]
+        return Projection(group.projection, kind.fmt.name, kind.rows, kind.cols)
+
     return Stats(
         path=str(checkpoint.path),
         layout=checkpoint.layout.value,
@@ -94,31 +106,34 @@ def collect_stats(checkpoint: Checkpoint) -> Stats:
         total=_total(csf.values()),
         dense_total=_total(dense.values()),
         payload_bytes=sum(shard.header.nbytes for shard in checkpoint.shards),
-        by_projection=dict(sorted(_sums(shown, lambda group: Projection(*group[2:])).items())),
-        by_layer=_naturally_sorted(_sums(shown, lambda group: group[0])),
-        by_shard=_naturally_sorted(_sums(shown, lambda group: group[1])),
+        by_projection=dict(sorted(_sums(shown, projection).items())),
+        by_layer=_naturally_sorted(_sums(shown, lambda group: group.layer)),
+        by_shard=_naturally_sorted(_sums(shown, lambda group: group.shard)),
         problems=checkpoint.problems,
     )
 
 
-def _csf_groups(planes: Iterable[Plane]) -> dict[_Group, Totals]:
-    groups: dict[_Group, Totals] = defaultdict(Totals)
-    for name, fmt, rows, cols, _, fixed, exceptions in planes:
-        group = groups[layer_of(name), fixed.shard.name, projection_of(name), fmt.name, rows, cols]
-        group.planes += 1
-        group.dense_bytes += rows * cols
-        group.fixed_bytes += fixed.tensor.nbytes
-        group.exception_bytes += exceptions.tensor.nbytes
-    return groups
+def _csf_groups(table: PlaneTable) -> dict[_Group, Totals]:
+    groups = _groups(table, table.fixed)
+    exceptions: dict[_Group, int] = defaultdict(int)
+    for group, nbytes in zip(groups, table.exception_bytes, strict=True):
+        exceptions[group] += nbytes
+    return {
+        group: Totals(planes, planes * kind.dense_bytes, planes * kind.fixed_bytes, exceptions[group])
+        for group, planes in Counter(groups).items()
+        for kind in [table.kinds[group.kind]]
+    }
 
 
-def _dense_groups(planes: Iterable[DensePlane]) -> dict[_Group, Totals]:
-    groups: dict[_Group, Totals] = defaultdict(Totals)
-    for name, fmt, rows, cols, scale in planes:
-        group = groups[layer_of(name), scale.shard.name, projection_of(name), fmt.name, rows, cols]
-        group.planes += 1
-        group.dense_bytes += scale.tensor.nbytes
-    return groups
+def _dense_groups(table: DenseTable) -> dict[_Group, Totals]:
+    counts = Counter(_groups(table, table.scales))
+    return {group: Totals(planes, planes * table.kinds[group.kind].dense_bytes) for group, planes in counts.items()}
+
+
+def _groups(table: PlaneTable | DenseTable, rows: list[int]) -> list[_Group]:
+    """The finest group of each plane; the tensors in `rows` say in which shard it lies."""
+    shards = (table.stored.shards[row].name for row in rows)
+    return list(map(_Group, layers_of(table.names), shards, map(projection_of, table.names), table.kind_of))
 
 
 def _total(parts: Iterable[Totals]) -> Totals:

@@ -340,15 +340,14 @@ def _compare_identity(container: Container) -> None:
         container.error(MANIFEST, f"source_index_sha256 is {stated!r}, metadata_sha256 says {index_hash!r}")
 
 
-def check_totals(container: Container, stream_bytes: Iterable[tuple[str, int, int]]) -> None:
-    """Compare the manifest's totals with the shards: `stream_bytes` has (scale, dense bytes, stored bytes)."""
-    planes = list(stream_bytes)
+def check_totals(container: Container, planes: int, dense_bytes: int, stored_bytes: int) -> None:
+    """Compare the manifest's totals with the shards': planes, and the bytes of their scales, dense and stored."""
     source = [row.source_file_bytes for row in container.rows.values()]
     target = [row.target_file_bytes for row in container.rows.values()]
     found: dict[str, int | None] = {
-        "compressed_scale_count": len(planes),
-        "original_scale_bytes": sum(dense for _, dense, _ in planes),
-        "compressed_scale_bytes": sum(stored for _, _, stored in planes),
+        "compressed_scale_count": planes,
+        "original_scale_bytes": dense_bytes,
+        "compressed_scale_bytes": stored_bytes,
         "source_weight_file_bytes": _sum(source),
         "compressed_weight_file_bytes": _sum(target),
     }
@@ -358,7 +357,7 @@ def check_totals(container: Container, stream_bytes: Iterable[tuple[str, int, in
         stated = container.manifest.get(key)
         if stated is not None and found[key] is not None and stated != found[key]:
             container.error(MANIFEST, f"{key} is {stated!r}, the shards and rows give {found[key]}")
-    _check_verification(container, len(planes))
+    _check_verification(container, planes)
 
 
 def _sum(values: list[int | None]) -> int | None:

@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,7 +22,7 @@ from csf_tool.checkpoint.files import RandomReader, load_json, not_json_reason
 from csf_tool.checkpoint.hashes import DOWNLOAD_METADATA
 from csf_tool.checkpoint.headers import read_header
 from csf_tool.checkpoint.index import Index, find_index, read_index
-from csf_tool.checkpoint.model import Checkpoint, Layout, Located, Shard
+from csf_tool.checkpoint.model import Checkpoint, Layout, Shard, Stored
 from csf_tool.checkpoint.names import module_of, parse_stream_name
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes, stream_names
 from csf_tool.checkpoint.problems import Problem, Severity, errors
@@ -212,14 +211,13 @@ def _read_shard(root: Path, name: str, problems: list[Problem]) -> Shard:
 
 def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint:
     """Find the planes, and hold every list of names against every other, the index only where it may disagree."""
-    names = chain.from_iterable(shard.header.names for shard in checkpoint.shards)
-    stored = dict(zip(names, checkpoint.tensors(), strict=True))
-    if len(stored) != sum(len(shard.header) for shard in checkpoint.shards):
+    stored = Stored(checkpoint.shards)
+    if len(stored.row_of) != len(stored.names):
         checkpoint.problems += _stored_twice(checkpoint.shards)
     container = checkpoint.container
     receipts = container.scale_receipts if container else {}
-    checkpoint.planes, problems = find_planes(stored, receipts)
-    checkpoint.dense_planes = find_dense_planes(stored)
+    checkpoint.plane_table, problems = find_planes(stored, receipts)
+    checkpoint.dense_table = find_dense_planes(stored)
     checkpoint.problems += problems
     if checkpoint.index and not index_agrees:
         _compare_index(checkpoint, stored)
@@ -242,7 +240,7 @@ def _stored_twice(shards: list[Shard]) -> list[Problem]:
     return problems
 
 
-def _compare_index(checkpoint: Checkpoint, stored: dict[str, Located]) -> None:
+def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
     """The index against the shards, in both directions."""
     index = checkpoint.index
     assert index is not None
@@ -250,19 +248,19 @@ def _compare_index(checkpoint: Checkpoint, stored: dict[str, Located]) -> None:
     if readable == index.shards and _lists_exactly(index, checkpoint.shards):
         return
     for name, shard in index.weight_map.items():
-        located = stored.get(name)
-        if located is None and shard in readable:
+        row = stored.row_of.get(name)
+        if row is None and shard in readable:
             checkpoint.problems.append(Problem(shard, name, f"{index.name} places it here, the shard does not hold it"))
-        elif located is not None and located.shard.name != shard:
+        elif row is not None and stored.shards[row].name != shard:
             text = f"{index.name} places it in {shard}"
-            checkpoint.problems.append(Problem(located.shard.name, name, text))
+            checkpoint.problems.append(Problem(stored.shards[row].name, name, text))
     for shard in sorted(readable - index.shards):
         text = f"{index.name} does not list this shard"
         checkpoint.problems.append(Problem(shard, "", text, Severity.WARNING))
-    for located in stored.values():
-        if located.shard.name in index.shards and located.tensor.name not in index.weight_map:
+    for name, row in stored.row_of.items():
+        if stored.shards[row].name in index.shards and name not in index.weight_map:
             text = f"{index.name} does not list this tensor"
-            checkpoint.problems.append(Problem(located.shard.name, located.tensor.name, text, Severity.WARNING))
+            checkpoint.problems.append(Problem(stored.shards[row].name, name, text, Severity.WARNING))
 
 
 def _lists_exactly(index: Index, shards: list[Shard]) -> bool:
@@ -272,45 +270,49 @@ def _lists_exactly(index: Index, shards: list[Shard]) -> bool:
     return list(placed) == sizes and sum(sizes) == len(index.weight_map)
 
 
-def _compare_container(checkpoint: Checkpoint, container: Container, stored: dict[str, Located]) -> None:
+def _compare_container(checkpoint: Checkpoint, container: Container, stored: Stored) -> None:
     """Manifest, contract and receipts against the shards."""
-    planes = {plane.name: plane for plane in checkpoint.planes}
+    table = checkpoint.plane_table
+    fixed_row = dict(zip(table.names, table.fixed, strict=True))
     for shard in checkpoint.shards:
         row = container.rows[shard.file]
         if row.target_file_bytes not in (None, shard.size):
             container.error(shard.name, f"is {shard.size} bytes, the manifest says {row.target_file_bytes}")
         if shard.header.metadata.get("codec", container.fmt.codec) != container.fmt.codec:
             container.error(shard.name, f"its metadata name codec {shard.header.metadata['codec']!r}")
-    dense_names = set(stored) - stream_names(planes.values()) | set(planes)
-    for name in sorted(container.source_names.keys() - dense_names):
-        container.error(f"{TENSORS}/{container.source_names[name]}", "the contract lists it, no shard holds it", name)
-    for name in sorted(dense_names - container.source_names.keys() if container.source_names else ()):
-        where = (planes[name].fixed if name in planes else stored[name]).shard.name
-        container.error(where, "the contract does not list it", name)
-    if not all(_holds_no_others(shard, container.source_names) for shard in checkpoint.shards):
-        for name, file in container.source_names.items():
-            if (located := stored.get(name)) and located.shard.file != file:
-                container.error(located.shard.name, f"the contract places it in {file}", name)
+    _compare_contract(container, stored, stream_names(table), fixed_row)
     for file, receipt in container.receipts.items():
-        for name in sorted(receipt.scales.keys() - planes.keys()):
+        for name in sorted(receipt.scales.keys() - fixed_row.keys()):
             container.error(f"{TENSORS}/{file}", "its receipt lists it, no pair of streams stands for it", name)
         for name in receipt.scales:
             if (place := container.source_names.get(name, file)) != file:
                 container.error(f"{RECEIPTS}/{file}.json", f"lists it, the contract places it in {place}", name)
     if container.receipts:
-        for name in sorted(planes.keys() - container.scale_receipts.keys()):
-            container.error(planes[name].fixed.shard.name, "no receipt lists it: its source bytes are unknown", name)
-    check_totals(container, ((p.name, p.dense_bytes, p.csf_bytes) for p in checkpoint.planes))
+        for name in sorted(fixed_row.keys() - container.scale_receipts.keys()):
+            where = stored.shards[fixed_row[name]].name
+            container.error(where, "no receipt lists it: its source bytes are unknown", name)
+    kinds = [table.kinds[kind] for kind in table.kind_of]
+    dense_bytes, fixed_bytes = sum(kind.dense_bytes for kind in kinds), sum(kind.fixed_bytes for kind in kinds)
+    check_totals(container, len(table), dense_bytes, fixed_bytes + sum(table.exception_bytes))
 
 
-def _holds_no_others(shard: Shard, source_names: dict[str, str]) -> bool:
-    """Whether every tensor of a shard that the contract lists is placed in this shard by it."""
-    return set(map(source_names.get, shard.header.names)) <= {shard.file, None}
+def _compare_contract(container: Container, stored: Stored, streams: set[str], fixed_row: Mapping[str, int]) -> None:
+    """The contract against the shards. `fixed_row` has the row of the fixed stream of every plane."""
+    listed = container.source_names
+    dense_names = stored.row_of.keys() - streams | fixed_row.keys()
+    for name in sorted(listed.keys() - dense_names):
+        container.error(f"{TENSORS}/{listed[name]}", "the contract lists it, no shard holds it", name)
+    for name in sorted(dense_names - listed.keys() if listed else ()):
+        home = stored.shards[fixed_row[name] if name in fixed_row else stored.row_of[name]]
+        container.error(home.name, "the contract does not list it", name)
+    for name, file in listed.items():
+        if (row := stored.row_of.get(name)) is not None and stored.shards[row].file != file:
+            container.error(stored.shards[row].name, f"the contract places it in {file}", name)
 
 
 def _compare_recipes(checkpoint: Checkpoint) -> None:
     """Config recipes against the streams: a reader finds CSF planes by the recipes alone."""
-    csf_modules = {module_of(plane.name) for plane in checkpoint.planes}
+    csf_modules = set(map(module_of, checkpoint.plane_table.names))
     for name in CONFIG_FILES:
         if not (checkpoint.root / name).exists():
             continue
@@ -333,10 +335,10 @@ def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe],
     for module in sorted(unmarked & used):
         text = "has CSF streams, but its recipe is not marked weight_scale_encoding: csf"
         checkpoint.problems.append(Problem(name, module, text))
-    for plane in checkpoint.dense_planes:
-        if (recipe := covering_recipe(module_of(plane.name), marked)) is not None:
+    for scale in checkpoint.dense_table.names:
+        if (recipe := covering_recipe(module_of(scale), marked)) is not None:
             text = f"is stored dense, but {recipe} is marked weight_scale_encoding: csf"
-            checkpoint.problems.append(Problem(name, plane.name, text))
+            checkpoint.problems.append(Problem(name, scale, text))
     if homeless:
         text = f"no recipe covers {count(len(homeless), 'module')} with CSF streams: readers would not find them"
         checkpoint.problems.append(Problem(name, min(homeless), text, Severity.WARNING))

@@ -1,12 +1,12 @@
 """What an opened checkpoint is made of: shards, tensors, planes, and the dense tensors that they stand for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from csf_tool.checkpoint.container import Container
 from csf_tool.checkpoint.headers import Header, Tensor
@@ -57,6 +57,49 @@ class Located(NamedTuple):
 
 _located = partial(tuple.__new__, Located)
 """`Located._make` without a step in Python: half a million are made at once."""
+
+
+class Stored:
+    """The table of all tensors that shards hold: a row a tensor, shard by shard in the order of the data.
+
+    Its columns are lists. A full-size checkpoint has half a million tensors, and most are never asked for.
+    """
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        shards = list(shards)
+        headers = [shard.header for shard in shards]
+        self.shards = [shard for shard in shards for _ in range(len(shard.header))]
+        self.names = list(chain.from_iterable(header.names for header in headers))
+        self.dtypes = list(chain.from_iterable(header.dtypes for header in headers))
+        self.shapes = list(chain.from_iterable(header.shapes for header in headers))
+        self.begins = list(chain.from_iterable(header.begins for header in headers))
+        self.ends = list(chain.from_iterable(header.ends for header in headers))
+        self.row_of = dict(zip(self.names, range(len(self.names)), strict=True))
+        """The row of each name: the last, where several tensors have it."""
+
+    def __getitem__(self, row: int) -> Located:
+        """The tensor of a row."""
+        fields = self.names[row], self.dtypes[row], self.shapes[row], self.begins[row], self.ends[row]
+        return Located(self.shards[row], Tensor(*fields))
+
+
+class PlaneKind(NamedTuple):
+    """What many planes have in common: format and geometry, and the dtype of their dense scales."""
+
+    fmt: CsfFormat
+    rows: int
+    cols: int
+    dtype: str
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of the dense scales: one each, in every dtype that they have."""
+        return self.rows * self.cols
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes of the fixed stream."""
+        return self.fmt.fixed_bytes(self.rows, self.cols)
 
 
 class Plane(NamedTuple):
@@ -117,6 +160,63 @@ class DensePlane(NamedTuple):
 
 
 @dataclass
+class _Columns:
+    """Columns of block scales, however they are stored: the name, and the kind as its place in `kinds`."""
+
+    stored: Stored
+    kinds: list[PlaneKind] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    kind_of: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def place_of(self, kind: PlaneKind) -> int:
+        """The place of a kind in `kinds`, where it is put if need be."""
+        if kind not in self.kinds:
+            self.kinds.append(kind)
+        return self.kinds.index(kind)
+
+
+@dataclass
+class PlaneTable(_Columns):
+    """CSF planes: the rows in `stored` of their fixed streams and exception lists."""
+
+    fixed: list[int] = field(default_factory=list)
+    exceptions: list[int] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Plane]:
+        stored, kinds = self.stored, self.kinds
+        for name, kind, fixed, exceptions in zip(self.names, self.kind_of, self.fixed, self.exceptions, strict=True):
+            yield Plane(name, *kinds[kind], stored[fixed], stored[exceptions])
+
+    def sort(self) -> None:
+        """Put the planes in the order in which their fixed streams are stored."""
+        order = sorted(range(len(self)), key=self.fixed.__getitem__)
+        columns: tuple[list[Any], ...] = self.names, self.kind_of, self.fixed, self.exceptions
+        for column in columns:
+            column[:] = [column[i] for i in order]
+
+    @property
+    def exception_bytes(self) -> list[int]:
+        """Bytes of each exception list."""
+        begins, ends = self.stored.begins, self.stored.ends
+        return [ends[row] - begins[row] for row in self.exceptions]
+
+
+@dataclass
+class DenseTable(_Columns):
+    """Block scales that are stored dense: their rows in `stored`."""
+
+    scales: list[int] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[DensePlane]:
+        stored, kinds = self.stored, self.kinds
+        for name, kind, scale in zip(self.names, self.kind_of, self.scales, strict=True):
+            yield DensePlane(name, *kinds[kind][:3], stored[scale])
+
+
+@dataclass
 class Checkpoint:
     """An opened checkpoint. Opening reads headers and metadata, never tensor data.
 
@@ -127,11 +227,21 @@ class Checkpoint:
     root: Path
     layout: Layout
     shards: list[Shard] = field(default_factory=list)
-    planes: list[Plane] = field(default_factory=list)
-    dense_planes: list[DensePlane] = field(default_factory=list)
+    plane_table: PlaneTable = field(default_factory=lambda: PlaneTable(Stored([])))
+    dense_table: DenseTable = field(default_factory=lambda: DenseTable(Stored([])))
     index: Index | None = None
     container: Container | None = None
     problems: list[Problem] = field(default_factory=list)
+
+    @cached_property
+    def planes(self) -> list[Plane]:
+        """The CSF planes, in the order in which their fixed streams are stored."""
+        return list(self.plane_table)
+
+    @cached_property
+    def dense_planes(self) -> list[DensePlane]:
+        """The block scales that are stored dense, in the order in which they are stored."""
+        return list(self.dense_table)
 
     def tensors(self) -> Iterator[Located]:
         """Every stored tensor, shard by shard in the order of the data."""
@@ -147,11 +257,13 @@ class Checkpoint:
     @property
     def formats(self) -> list[CsfFormat]:
         """The CSF formats of its planes, or else the FP4 formats of its dense scales."""
-        return list(dict.fromkeys(plane.fmt for plane in self.planes or self.dense_planes))
+        table = self.plane_table or self.dense_table
+        kinds = dict.fromkeys(table.kind_of)  # in the order of the planes
+        return list(dict.fromkeys(table.kinds[kind].fmt for kind in kinds))
 
     @property
     def kind(self) -> str:
         """What it is, in a few words: layout, CSF or dense, and formats."""
         titles = " and ".join(fmt.title for fmt in self.formats)
-        what = f"{titles} CSF" if self.planes else f"dense {titles}" if self.dense_planes else "no FP4 scales"
+        what = f"{titles} CSF" if self.plane_table else f"dense {titles}" if self.dense_table else "no FP4 scales"
         return f"{self.layout.words}, {what}"

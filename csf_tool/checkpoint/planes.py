@@ -1,10 +1,10 @@
 """Finding planes: which tensors are the streams of a scale, and what geometry every source gives it."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from csf_tool.checkpoint.container import ScaleReceipt
-from csf_tool.checkpoint.model import DensePlane, Located, Plane
+from csf_tool.checkpoint.model import DenseTable, Located, Plane, PlaneKind, PlaneTable, Stored
 from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, weight_names
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import EXCEPTION_BYTES, FORMATS, SLAB_ROWS, CsfFormat
@@ -22,97 +22,110 @@ class Geometry:
     cols: int
 
 
-def find_planes(
-    stored: Mapping[str, Located], receipts: Mapping[str, ScaleReceipt]
-) -> tuple[list[Plane], list[Problem]]:
+def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[PlaneTable, list[Problem]]:
     """Every plane among the stored tensors, in the order in which its fixed stream is stored.
 
     `receipts` are those of all shards by scale name; empty where there are none.
     """
-    streams = [(name, located) for name, located in stored.items() if STREAM_MARK in name]
-    planes: list[Plane] = []
+    table = PlaneTable(stored)
     problems: list[Problem] = []
+    streams = _streams(stored)
     for fmt in FORMATS:
-        found, faults = _planes_of_format(fmt, streams, stored, receipts)
-        planes += found
-        problems += faults
-    if len({plane.fmt.name for plane in planes}) > 1:
-        order = {name: i for i, (name, _) in enumerate(streams)}
-        planes.sort(key=lambda plane: order[plane.fixed.tensor.name])
-    return planes, problems + _stored_twice(planes, stored)
+        fixed, exceptions = streams[fmt.fixed_suffix], streams[fmt.exceptions_suffix]
+        problems += _unpaired(fmt, fixed, exceptions, stored)
+        pairs = {name: (row, exceptions[name]) for name, row in fixed.items() if name in exceptions}
+        problems += _add_planes(table, fmt, pairs, receipts)
+    if len({kind.fmt.name for kind in table.kinds}) > 1:
+        table.sort()
+    return table, problems + _stored_twice(table)
 
 
-def _planes_of_format(
-    fmt: CsfFormat,
-    streams: list[tuple[str, Located]],
-    stored: Mapping[str, Located],
-    receipts: Mapping[str, ScaleReceipt],
-) -> tuple[list[Plane], list[Problem]]:
-    """The planes of one format. There are many, of few kinds, and each kind is checked once."""
-    fixed, exceptions = _by_scale(streams, fmt.fixed_suffix), _by_scale(streams, fmt.exceptions_suffix)
-    names = [name for name in fixed if name in exceptions]
-    parts = zip(
-        map(fixed.__getitem__, names),
-        map(exceptions.__getitem__, names),
-        _weights(names, stored),
-        map(receipts.get, names),
-        strict=True,
-    )
-    planes, problems = [], _unpaired(fmt, fixed, exceptions)
-    alike: dict[Hashable, Plane] = {}
-    for name, own in zip(names, parts, strict=True):
-        kind = _kind(*own)
-        twin = alike.get(kind) or _plane(name, fmt, *own)
-        if isinstance(twin, Plane):
-            alike[kind] = twin
-            planes.append(Plane(name, fmt, twin.rows, twin.cols, twin.dtype, own[0], own[1]))
-        else:
-            problems += [Problem(own[0].shard.name, name, text) for text in twin]
-    return planes, problems
+def _streams(stored: Stored) -> dict[str, dict[str, int]]:
+    """The rows of the streams: by suffix, by what stands before it, the name of their scale."""
+    rows: dict[str, dict[str, int]] = {
+        suffix: {} for fmt in FORMATS for suffix in (fmt.fixed_suffix, fmt.exceptions_suffix)
+    }
+    for name in [name for name in stored.row_of if STREAM_MARK in name]:
+        scale, dot, last = name.rpartition(".")
+        if (of_suffix := rows.get(dot + last)) is not None:
+            of_suffix[scale] = stored.row_of[name]
+    return rows
 
 
-def _kind(fixed: Located, exceptions: Located, weight: Located | None, receipt: ScaleReceipt | None) -> Hashable:
-    """All that decides on a plane besides names: what is equal in it has the same geometry.
-
-    The bytes of streams need no place in it. Their dtypes are known, and a header's reader checks such sizes.
-    """
-    return (
-        fixed.tensor[1:3],  # dtype and shape
-        exceptions.tensor[1:3],
-        weight and weight.tensor[1:3],
-        receipt and (receipt.dtype, receipt.shape, receipt.fixed_bytes, receipt.exception_bytes, receipt.source_bytes),
-    )
-
-
-def _by_scale(streams: list[tuple[str, Located]], suffix: str) -> dict[str, Located]:
-    """The streams whose names end with `suffix`, by what stands before it: the name of their scale."""
-    return {name.removesuffix(suffix): located for name, located in streams if name.endswith(suffix)}
-
-
-def _unpaired(fmt: CsfFormat, fixed: dict[str, Located], exceptions: dict[str, Located]) -> list[Problem]:
-    lonely = [(name, fixed[name], "exception list") for name in fixed.keys() - exceptions.keys()]
-    lonely += [(name, exceptions[name], "fixed stream") for name in exceptions.keys() - fixed.keys()]
+def _unpaired(fmt: CsfFormat, fixed: dict[str, int], exceptions: dict[str, int], stored: Stored) -> list[Problem]:
+    if fixed.keys() == exceptions.keys():
+        return []
+    lonely = [(name, stored[fixed[name]], "exception list") for name in fixed.keys() - exceptions.keys()]
+    lonely += [(name, stored[exceptions[name]], "fixed stream") for name in exceptions.keys() - fixed.keys()]
     return [
         Problem(located.shard.name, name, f"has no {fmt.title} {missing} beside {located.tensor.name!r}")
         for name, located, missing in sorted(lonely, key=lambda entry: entry[0])
     ]
 
 
-def _weights(scales: Iterable[str], stored: Mapping[str, Located]) -> list[Located | None]:
-    """The weight beside each scale."""
-    return [next(filter(None, map(stored.get, names)), None) for names in map(weight_names, scales)]
+def _add_planes(
+    table: PlaneTable, fmt: CsfFormat, pairs: dict[str, tuple[int, int]], receipts: Mapping[str, ScaleReceipt]
+) -> list[Problem]:
+    """Add the planes of one format; what is wrong with the others.
+
+    There are many, of few kinds. What decides on a plane besides names is looked at once: dtypes and shapes, and
+    what its receipt says. The bytes of streams need no place in it: their dtypes are known, and a header's reader
+    checks such sizes.
+    """
+    stored = table.stored
+    dtypes, shapes = stored.dtypes, stored.shapes
+    problems: list[Problem] = []
+    known: dict[Hashable, int] = {}
+    for name, (fixed, exceptions) in pairs.items():
+        weight, receipt = _weight(name, stored), receipts.get(name)
+        looks = (
+            dtypes[fixed],
+            shapes[fixed],
+            dtypes[exceptions],
+            shapes[exceptions],
+            weight is not None and (dtypes[weight], shapes[weight]),
+            receipt and _stated(receipt),
+        )
+        kind = known.get(looks)
+        if kind is None:
+            found = _kind(
+                fmt, stored[fixed], stored[exceptions], stored[weight] if weight is not None else None, receipt
+            )
+            if not isinstance(found, PlaneKind):
+                problems += [Problem(stored.shards[fixed].name, name, text) for text in found]
+                continue
+            kind = known[looks] = table.place_of(found)
+        table.names.append(name)
+        table.kind_of.append(kind)
+        table.fixed.append(fixed)
+        table.exceptions.append(exceptions)
+    return problems
 
 
-def _stored_twice(planes: list[Plane], stored: Mapping[str, Located]) -> list[Problem]:
-    names = {plane.name for plane in planes}
-    if len(names) == len(planes) and stored.keys().isdisjoint(names):
+def _stated(receipt: ScaleReceipt) -> Hashable:
+    """What a receipt says of the kind of a plane."""
+    return receipt.dtype, receipt.shape, receipt.fixed_bytes, receipt.exception_bytes, receipt.source_bytes
+
+
+def _weight(scale: str, stored: Stored) -> int | None:
+    """The row of the weight beside a scale."""
+    for name in weight_names(scale):
+        if (row := stored.row_of.get(name)) is not None:
+            return row
+    return None
+
+
+def _stored_twice(table: PlaneTable) -> list[Problem]:
+    stored = table.stored
+    names = set(table.names)
+    if len(names) == len(table) and stored.row_of.keys().isdisjoint(names):
         return []
     problems = []
     seen: dict[str, Plane] = {}
-    for plane in planes:
-        if plane.name in stored:
+    for plane in table:
+        if plane.name in stored.row_of:
             text = "is stored dense as well as in CSF streams: which of them counts cannot be known"
-            problems.append(Problem(stored[plane.name].shard.name, plane.name, text))
+            problems.append(Problem(stored.shards[stored.row_of[plane.name]].name, plane.name, text))
         if plane.name in seen:
             text = f"has streams of two formats, {seen[plane.name].fmt.title} and {plane.fmt.title}"
             problems.append(Problem(plane.fixed.shard.name, plane.name, text))
@@ -120,15 +133,10 @@ def _stored_twice(planes: list[Plane], stored: Mapping[str, Located]) -> list[Pr
     return problems
 
 
-def _plane(
-    name: str,
-    fmt: CsfFormat,
-    fixed: Located,
-    exceptions: Located,
-    weight: Located | None,
-    receipt: ScaleReceipt | None,
-) -> Plane | list[str]:
-    """The plane of a pair of streams, or every reason why it is none."""
+def _kind(
+    fmt: CsfFormat, fixed: Located, exceptions: Located, weight: Located | None, receipt: ScaleReceipt | None
+) -> PlaneKind | list[str]:
+    """The kind of the plane that a pair of streams is, or every reason why it is none."""
     faults = _stream_faults(fixed, exceptions)
     sources, source_faults = _geometries(fmt, fixed, weight, receipt)
     faults += source_faults
@@ -145,7 +153,7 @@ def _plane(
     faults = _shape_faults(fmt, rows, cols, fixed, exceptions, receipt)
     if faults:
         return faults
-    return Plane(name, fmt, rows, cols, receipt.dtype if receipt else fmt.dense_dtype, fixed, exceptions)
+    return PlaneKind(fmt, rows, cols, receipt.dtype if receipt else fmt.dense_dtype)
 
 
 def _stream_faults(fixed: Located, exceptions: Located) -> list[str]:
@@ -217,34 +225,36 @@ def _shape_faults(
     return faults
 
 
-def find_dense_planes(stored: Mapping[str, Located]) -> list[DensePlane]:
+def find_dense_planes(stored: Stored) -> DenseTable:
     """Every block scale that is stored dense beside an FP4 weight, whose shapes fit one of the formats."""
-    found = []
-    formats: dict[Hashable, CsfFormat | None] = {}  # few combinations, many scales
-    names = [name for name in stored if name.endswith(SCALE_SUFFIXES)]
-    for name, weight in zip(names, _weights(names, stored), strict=True):
+    table = DenseTable(stored)
+    dtypes, shapes = stored.dtypes, stored.shapes
+    known: dict[Hashable, int | None] = {}  # few combinations, many scales
+    for name in [name for name in stored.row_of if name.endswith(SCALE_SUFFIXES)]:
+        weight = _weight(name, stored)
         if weight is None:
             continue
-        scale = stored[name]
-        kind = scale.tensor.dtype, scale.tensor.shape, weight.tensor.dtype, weight.tensor.shape
-        if kind not in formats:
-            formats[kind] = _dense_format(scale, weight)
-        if fmt := formats[kind]:
-            rows, cols = scale.tensor.shape
-            found.append(DensePlane(name, fmt, rows, cols, scale))
-    return found
+        scale = stored.row_of[name]
+        looks = dtypes[scale], shapes[scale], dtypes[weight], shapes[weight]
+        if looks not in known:
+            found = _dense_kind(stored[scale], stored[weight])
+            known[looks] = None if found is None else table.place_of(found)
+        if (kind := known[looks]) is not None:
+            table.names.append(name)
+            table.kind_of.append(kind)
+            table.scales.append(scale)
+    return table
 
 
-def _dense_format(scale: Located, weight: Located) -> CsfFormat | None:
+def _dense_kind(scale: Located, weight: Located) -> PlaneKind | None:
+    dtype, shape = scale.tensor.dtype, scale.tensor.shape
     for fmt in FORMATS:
         geometry = weight_geometry(weight, fmt)
-        if scale.tensor.dtype not in fmt.dense_dtypes or not isinstance(geometry, Geometry):
-            continue
-        if scale.tensor.shape == (geometry.rows, geometry.cols):
-            return fmt
+        if dtype in fmt.dense_dtypes and isinstance(geometry, Geometry) and shape == (geometry.rows, geometry.cols):
+            return PlaneKind(fmt, geometry.rows, geometry.cols, dtype)
     return None
 
 
-def stream_names(planes: Iterable[Plane]) -> set[str]:
-    """The names of the tensors that `planes` replace."""
-    return {located.tensor.name for plane in planes for located in (plane.fixed, plane.exceptions)}
+def stream_names(table: PlaneTable) -> set[str]:
+    """The names of the tensors that planes replace."""
+    return {table.stored.names[row] for rows in (table.fixed, table.exceptions) for row in rows}

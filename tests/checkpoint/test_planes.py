@@ -7,7 +7,7 @@ import pytest
 
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.layouts import open_checkpoint
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane, Stored
 from csf_tool.checkpoint.planes import find_planes, stream_names
 from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.streams import Readers
@@ -157,7 +157,7 @@ def test_planes_come_in_the_order_of_their_fixed_streams(tmp_path: Path) -> None
     checkpoint = opened(tmp_path, [a[1], *b, a[0]])
     assert [plane.name for plane in checkpoint.planes] == ["b.weight_scale", "a.weight_scale"]
     assert [p.name for p in checkpoint.planes_of(checkpoint.shards[0])] == ["b.weight_scale", "a.weight_scale"]
-    assert stream_names(checkpoint.planes) == {t.name for t in (*a, *b)}
+    assert stream_names(checkpoint.plane_table) == {t.name for t in (*a, *b)}
 
 
 @pytest.mark.parametrize("prefix", ["", "model.", "model.language_model.", "mtp.0.ffn."])
@@ -265,9 +265,9 @@ def receipt(**changes: object) -> ScaleReceipt:
 
 
 def with_receipt(tmp_path: Path, tensors: list[Tensor], entry: ScaleReceipt) -> tuple[list[Plane], list[str]]:
-    stored = {located.tensor.name: located for located in opened(tmp_path, tensors).tensors()}
+    stored = Stored(opened(tmp_path, tensors).shards)
     planes, problems = find_planes(stored, {NAME: entry})
-    return planes, [problem.problem for problem in problems]
+    return list(planes), [problem.problem for problem in problems]
 
 
 def test_a_receipt_gives_the_geometry_of_a_one_dimensional_stream(tmp_path: Path) -> None:
