@@ -49,14 +49,8 @@ class Projection(NamedTuple):
     cols: int
 
 
-class _Group(NamedTuple):
-    """What the planes of a finest group have in common."""
-
-    layer: str
-    shard: str
-    projection: str
-    kind: int
-    """Place in the table's `kinds`."""
+_Group = tuple[str, str, str, int]
+"""What the planes of a finest group have in common: layer, shard, projection, and place in the table's `kinds`."""
 
 
 @dataclass
@@ -94,8 +88,9 @@ def collect_stats(checkpoint: Checkpoint) -> Stats:
     kinds = (checkpoint.plane_table if csf else checkpoint.dense_table).kinds
 
     def projection(group: _Group) -> Projection:
-        kind = kinds[group.kind]
-        return Projection(group.projection, kind.fmt.name, kind.rows, kind.cols)
+        _, _, name, kind = group
+        fmt, rows, cols, _ = kinds[kind]
+        return Projection(name, fmt.name, rows, cols)
 
     return Stats(
         path=str(checkpoint.path),
@@ -107,8 +102,8 @@ def collect_stats(checkpoint: Checkpoint) -> Stats:
         dense_total=_total(dense.values()),
         payload_bytes=sum(shard.header.nbytes for shard in checkpoint.shards),
         by_projection=dict(sorted(_sums(shown, projection).items())),
-        by_layer=_naturally_sorted(_sums(shown, lambda group: group.layer)),
-        by_shard=_naturally_sorted(_sums(shown, lambda group: group.shard)),
+        by_layer=_naturally_sorted(_sums(shown, lambda group: group[0])),
+        by_shard=_naturally_sorted(_sums(shown, lambda group: group[1])),
         problems=checkpoint.problems,
     )
 
@@ -118,22 +113,22 @@ def _csf_groups(table: PlaneTable) -> dict[_Group, Totals]:
     exceptions: dict[_Group, int] = defaultdict(int)
     for group, nbytes in zip(groups, table.exception_bytes, strict=True):
         exceptions[group] += nbytes
-    return {
-        group: Totals(planes, planes * kind.dense_bytes, planes * kind.fixed_bytes, exceptions[group])
-        for group, planes in Counter(groups).items()
-        for kind in [table.kinds[group.kind]]
-    }
+    result = {}
+    for group, planes in Counter(groups).items():
+        kind = table.kinds[group[-1]]
+        result[group] = Totals(planes, planes * kind.dense_bytes, planes * kind.fixed_bytes, exceptions[group])
+    return result
 
 
 def _dense_groups(table: DenseTable) -> dict[_Group, Totals]:
     counts = Counter(_groups(table, table.scales))
-    return {group: Totals(planes, planes * table.kinds[group.kind].dense_bytes) for group, planes in counts.items()}
+    return {group: Totals(planes, planes * table.kinds[group[-1]].dense_bytes) for group, planes in counts.items()}
 
 
 def _groups(table: PlaneTable | DenseTable, rows: list[int]) -> list[_Group]:
     """The finest group of each plane; the tensors in `rows` say in which shard it lies."""
-    shards = (table.stored.shards[row].name for row in rows)
-    return list(map(_Group, layers_of(table.names), shards, map(projection_of, table.names), table.kind_of))
+    shards = [table.stored.shards[row].name for row in rows]
+    return list(zip(layers_of(table.names), shards, map(projection_of, table.names), table.kind_of, strict=True))
 
 
 def _total(parts: Iterable[Totals]) -> Totals:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
+from csf_tool.checkpoint.background import in_background
 from csf_tool.checkpoint.config import (
     CONFIG_FILES,
     SERVING_KEY,
@@ -147,9 +148,8 @@ def _open_hf(path: Path, index_name: str | None, found: list[str]) -> Checkpoint
     if index_name:
         checkpoint.index = Index(path, index_name)
         read = _faultless_shards(path, found)
-        if read and checkpoint.index.spells_out({name: shard.header.names for name, shard in read.items()}):
-            checkpoint.shards = list(read.values())
-            return _finish(checkpoint, index_agrees=True)
+        if read and (agreeing := _open_agreeing(path, layout, checkpoint.index, read)):
+            return agreeing
         indexed = sorted(checkpoint.index.shards)
         folders = {name.rpartition("/")[0] for name in indexed if "/" in name}
         found += [f"{folder}/{name}" for folder in sorted(folders) for name in _shard_files(path / folder)]
@@ -163,6 +163,15 @@ def _open_hf(path: Path, index_name: str | None, found: list[str]) -> Checkpoint
         raise CheckpointError(f"{path}: {index_name} lists no shards, and none are here")
     _read_shards(checkpoint, names, read)
     return _finish(checkpoint)
+
+
+def _open_agreeing(path: Path, layout: Layout, index: Index, shards: dict[str, Shard]) -> Checkpoint | None:
+    """The checkpoint of these shards if the index is written as most are, and lists exactly what they hold."""
+    checkpoint = Checkpoint(path, path, layout, list(shards.values()), index=index)
+    held = {name: shard.header.names for name, shard in shards.items()}
+    with in_background(lambda: index.spells_out(held)) as agrees:
+        stored = _find_planes(checkpoint)
+        return _cross_check(checkpoint, stored, index_agrees=True) if agrees() else None
 
 
 def _faultless_shards(root: Path, names: list[str]) -> dict[str, Shard]:
@@ -209,20 +218,29 @@ def _read_shard(root: Path, name: str, problems: list[Problem]) -> Shard:
     return Shard(name, path, status.st_size, status.st_mtime_ns, header)
 
 
-def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint:
-    """Find the planes, and hold every list of names against every other, the index only where it may disagree."""
+def _finish(checkpoint: Checkpoint) -> Checkpoint:
+    """Find the planes, and hold every list of names against every other."""
+    return _cross_check(checkpoint, _find_planes(checkpoint))
+
+
+def _find_planes(checkpoint: Checkpoint) -> Stored:
+    """Find the planes in the shards, whose table is given back."""
     stored = Stored(checkpoint.shards)
     if len(stored.row_of) != len(stored.names):
         checkpoint.problems += _stored_twice(checkpoint.shards)
-    container = checkpoint.container
-    receipts = container.scale_receipts if container else {}
+    receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
     checkpoint.plane_table, problems = find_planes(stored, receipts)
     checkpoint.dense_table = find_dense_planes(stored)
     checkpoint.problems += problems
+    return stored
+
+
+def _cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = False) -> Checkpoint:
+    """Hold every list of names against every other, the index only where it may disagree."""
     if checkpoint.index and not index_agrees:
         _compare_index(checkpoint, stored)
-    if container:
-        _compare_container(checkpoint, container, stored)
+    if checkpoint.container:
+        _compare_container(checkpoint, checkpoint.container, stored)
     elif checkpoint.path.is_dir():  # the config beside one file speaks of other files as well
         _compare_recipes(checkpoint)
     return checkpoint

@@ -66,14 +66,20 @@ class Stored:
     """
 
     def __init__(self, shards: Iterable[Shard]) -> None:
-        shards = list(shards)
-        headers = [shard.header for shard in shards]
-        self.shards = [shard for shard in shards for _ in range(len(shard.header))]
-        self.names = list(chain.from_iterable(header.names for header in headers))
-        self.dtypes = list(chain.from_iterable(header.dtypes for header in headers))
-        self.shapes = list(chain.from_iterable(header.shapes for header in headers))
-        self.begins = list(chain.from_iterable(header.begins for header in headers))
-        self.ends = list(chain.from_iterable(header.ends for header in headers))
+        self.shards: list[Shard] = []
+        self.names: list[str] = []
+        self.dtypes: list[str] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.begins: list[int] = []
+        self.ends: list[int] = []
+        for shard in shards:
+            header = shard.header
+            self.shards += [shard] * len(header)
+            self.names += header.names
+            self.dtypes += header.dtypes
+            self.shapes += header.shapes
+            self.begins += header.begins
+            self.ends += header.ends
         self.row_of = dict(zip(self.names, range(len(self.names)), strict=True))
         """The row of each name: the last, where several tensors have it."""
 

@@ -29,55 +29,50 @@ def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[P
     """
     table = PlaneTable(stored)
     problems: list[Problem] = []
-    streams = _streams(stored)
+    streams = [name for name in stored.row_of if STREAM_MARK in name]
     for fmt in FORMATS:
-        fixed, exceptions = streams[fmt.fixed_suffix], streams[fmt.exceptions_suffix]
-        problems += _unpaired(fmt, fixed, exceptions, stored)
-        pairs = {name: (row, exceptions[name]) for name, row in fixed.items() if name in exceptions}
+        fixed = _scales(streams, fmt.fixed_suffix)
+        exceptions = [stored.row_of.get(name + fmt.exceptions_suffix) for name in fixed]
+        if None in exceptions or len(fixed) != len(_scales(streams, fmt.exceptions_suffix)):
+            problems += _unpaired(fmt, streams, stored)
+        pairs = {name: row for name, row in zip(fixed, exceptions, strict=True) if row is not None}
         problems += _add_planes(table, fmt, pairs, receipts)
     if len({kind.fmt.name for kind in table.kinds}) > 1:
         table.sort()
     return table, problems + _stored_twice(table)
 
 
-def _streams(stored: Stored) -> dict[str, dict[str, int]]:
-    """The rows of the streams: by suffix, by what stands before it, the name of their scale."""
-    rows: dict[str, dict[str, int]] = {
-        suffix: {} for fmt in FORMATS for suffix in (fmt.fixed_suffix, fmt.exceptions_suffix)
-    }
-    for name in [name for name in stored.row_of if STREAM_MARK in name]:
-        scale, dot, last = name.rpartition(".")
-        if (of_suffix := rows.get(dot + last)) is not None:
-            of_suffix[scale] = stored.row_of[name]
-    return rows
+def _scales(streams: list[str], suffix: str) -> list[str]:
+    """What stands before `suffix` in the names of streams that end with it: the names of their scales."""
+    return [name[: -len(suffix)] for name in streams if name.endswith(suffix)]
 
 
-def _unpaired(fmt: CsfFormat, fixed: dict[str, int], exceptions: dict[str, int], stored: Stored) -> list[Problem]:
-    if fixed.keys() == exceptions.keys():
-        return []
-    lonely = [(name, stored[fixed[name]], "exception list") for name in fixed.keys() - exceptions.keys()]
-    lonely += [(name, stored[exceptions[name]], "fixed stream") for name in exceptions.keys() - fixed.keys()]
+def _unpaired(fmt: CsfFormat, streams: list[str], stored: Stored) -> list[Problem]:
+    fixed, exceptions = set(_scales(streams, fmt.fixed_suffix)), set(_scales(streams, fmt.exceptions_suffix))
+    lonely = [(name, name + fmt.fixed_suffix, "exception list") for name in fixed - exceptions]
+    lonely += [(name, name + fmt.exceptions_suffix, "fixed stream") for name in exceptions - fixed]
     return [
-        Problem(located.shard.name, name, f"has no {fmt.title} {missing} beside {located.tensor.name!r}")
-        for name, located, missing in sorted(lonely, key=lambda entry: entry[0])
+        Problem(stored.shards[stored.row_of[stream]].name, name, f"has no {fmt.title} {missing} beside {stream!r}")
+        for name, stream, missing in sorted(lonely)
     ]
 
 
 def _add_planes(
-    table: PlaneTable, fmt: CsfFormat, pairs: dict[str, tuple[int, int]], receipts: Mapping[str, ScaleReceipt]
+    table: PlaneTable, fmt: CsfFormat, exception_rows: Mapping[str, int], receipts: Mapping[str, ScaleReceipt]
 ) -> list[Problem]:
-    """Add the planes of one format; what is wrong with the others.
+    """Add the planes of one format, given by their scales' names; what is wrong with the others.
 
-    There are many, of few kinds. What decides on a plane besides names is looked at once: dtypes and shapes, and
-    what its receipt says. The bytes of streams need no place in it: their dtypes are known, and a header's reader
-    checks such sizes.
+    There are many, of few kinds, and each kind is checked once. What decides on it besides names are dtypes and
+    shapes, and what the receipt says. The bytes of streams need no place in it: their dtypes are known, and a
+    header's reader checks such sizes.
     """
     stored = table.stored
     dtypes, shapes = stored.dtypes, stored.shapes
+    suffix = fmt.fixed_suffix
     problems: list[Problem] = []
     known: dict[Hashable, int] = {}
-    for name, (fixed, exceptions) in pairs.items():
-        weight, receipt = _weight(name, stored), receipts.get(name)
+    for name, exceptions in exception_rows.items():
+        fixed, weight, receipt = stored.row_of[name + suffix], _weight(name, stored), receipts.get(name)
         looks = (
             dtypes[fixed],
             shapes[fixed],
@@ -88,9 +83,7 @@ def _add_planes(
         )
         kind = known.get(looks)
         if kind is None:
-            found = _kind(
-                fmt, stored[fixed], stored[exceptions], stored[weight] if weight is not None else None, receipt
-            )
+            found = _kind(fmt, stored[fixed], stored[exceptions], None if weight is None else stored[weight], receipt)
             if not isinstance(found, PlaneKind):
                 problems += [Problem(stored.shards[fixed].name, name, text) for text in found]
                 continue
