@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+Question = Callable[[], bool]
+
 _THREADS = Path("/proc/self/task")
 """Where Linux lists this process's threads, those of libraries included."""
 
 
 @contextmanager
-def in_background(question: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+def in_background(question: Question) -> Iterator[Question]:
     """Have a copy of this process answer a question, and give what waits for the answer.
 
     A copy that comes to grief, whatever it is, has answered no. Where copying is not safe, or there is but one

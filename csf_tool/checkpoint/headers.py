@@ -170,12 +170,11 @@ def _usual_header(raw: bytes | bytearray) -> Header | None:
         return None
     found = [known[kind] for kind in kinds]
     dtypes, shapes, sizes = map(list, zip(*found, strict=True))
-    offsets = list(accumulate(sizes, initial=0))
-    written = list(map(str, offsets))
-    if begins != written[:-1] or ends != written[1:] or offsets[-1] >= _MAX_OFFSET:
+    written = list(map(str, accumulate(sizes, initial=0)))
+    if begins != written[:-1] or ends != written[1:] or sum(sizes) >= _MAX_OFFSET:
         return None
     start = LENGTH_BYTES + len(raw)
-    bounds = [start + offset for offset in offsets]
+    bounds = list(accumulate(sizes, initial=start))
     return Header(start, metadata, names, dtypes, shapes, bounds[:-1], bounds[1:], [])
 
 

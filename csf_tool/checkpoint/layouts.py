@@ -170,7 +170,8 @@ def _open_agreeing(path: Path, layout: Layout, index: Index, shards: dict[str, S
     checkpoint = Checkpoint(path, path, layout, list(shards.values()), index=index)
     held = {name: shard.header.names for name, shard in shards.items()}
     with in_background(lambda: index.spells_out(held)) as agrees:
-        stored = _find_planes(checkpoint)
+        stored = Stored(checkpoint.shards, distinct=True)  # or else the answer is no
+        _find_planes(checkpoint, stored)
         return _cross_check(checkpoint, stored, index_agrees=True) if agrees() else None
 
 
@@ -220,19 +221,18 @@ def _read_shard(root: Path, name: str, problems: list[Problem]) -> Shard:
 
 def _finish(checkpoint: Checkpoint) -> Checkpoint:
     """Find the planes, and hold every list of names against every other."""
-    return _cross_check(checkpoint, _find_planes(checkpoint))
-
-
-def _find_planes(checkpoint: Checkpoint) -> Stored:
-    """Find the planes in the shards, whose table is given back."""
     stored = Stored(checkpoint.shards)
     if len(stored.row_of) != len(stored.names):
         checkpoint.problems += _stored_twice(checkpoint.shards)
+    _find_planes(checkpoint, stored)
+    return _cross_check(checkpoint, stored)
+
+
+def _find_planes(checkpoint: Checkpoint, stored: Stored) -> None:
     receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
     checkpoint.plane_table, problems = find_planes(stored, receipts)
     checkpoint.dense_table = find_dense_planes(stored)
     checkpoint.problems += problems
-    return stored
 
 
 def _cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = False) -> Checkpoint:
@@ -298,7 +298,7 @@ def _compare_container(checkpoint: Checkpoint, container: Container, stored: Sto
             container.error(shard.name, f"is {shard.size} bytes, the manifest says {row.target_file_bytes}")
         if shard.header.metadata.get("codec", container.fmt.codec) != container.fmt.codec:
             container.error(shard.name, f"its metadata name codec {shard.header.metadata['codec']!r}")
-    _compare_contract(container, stored, stream_names(table), fixed_row)
+    _compare_contract(checkpoint, container, stored)
     for file, receipt in container.receipts.items():
         for name in sorted(receipt.scales.keys() - fixed_row.keys()):
             container.error(f"{TENSORS}/{file}", "its receipt lists it, no pair of streams stands for it", name)
@@ -314,18 +314,26 @@ def _compare_container(checkpoint: Checkpoint, container: Container, stored: Sto
     check_totals(container, len(table), dense_bytes, fixed_bytes + sum(table.exception_bytes))
 
 
-def _compare_contract(container: Container, stored: Stored, streams: set[str], fixed_row: Mapping[str, int]) -> None:
-    """The contract against the shards. `fixed_row` has the row of the fixed stream of every plane."""
-    listed = container.source_names
-    dense_names = stored.row_of.keys() - streams | fixed_row.keys()
+def _compare_contract(checkpoint: Checkpoint, container: Container, stored: Stored) -> None:
+    """The contract against the shards."""
+    listed, table = container.source_names, checkpoint.plane_table
+    fixed_row = dict(zip(table.names, table.fixed, strict=True))
+    dense_names = stored.row_of.keys() - stream_names(table) | fixed_row.keys()
     for name in sorted(listed.keys() - dense_names):
         container.error(f"{TENSORS}/{listed[name]}", "the contract lists it, no shard holds it", name)
     for name in sorted(dense_names - listed.keys() if listed else ()):
         home = stored.shards[fixed_row[name] if name in fixed_row else stored.row_of[name]]
         container.error(home.name, "the contract does not list it", name)
+    if all(_holds_no_others(shard, listed) for shard in checkpoint.shards):
+        return
     for name, file in listed.items():
         if (row := stored.row_of.get(name)) is not None and stored.shards[row].file != file:
             container.error(stored.shards[row].name, f"the contract places it in {file}", name)
+
+
+def _holds_no_others(shard: Shard, source_names: dict[str, str]) -> bool:
+    """Whether every tensor of a shard that the contract lists is placed in this shard by it."""
+    return set(map(source_names.get, shard.header.names)) <= {shard.file, None}
 
 
 def _compare_recipes(checkpoint: Checkpoint) -> None:

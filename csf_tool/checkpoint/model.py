@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, partial
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,26 +62,45 @@ _located = partial(tuple.__new__, Located)
 class Stored:
     """The table of all tensors that shards hold: a row a tensor, shard by shard in the order of the data.
 
-    Its columns are lists. A full-size checkpoint has half a million tensors, and most are never asked for.
+    Its columns are lists: a full-size checkpoint has half a million tensors, and most are never asked for.
+
+    `parts` give the row of each name; the last, where several tensors have it. Where no two shards hold the same
+    name (`distinct`), each shard has a part of its own: what belongs together mostly lies in one shard, and looking
+    into small parts takes half the time.
     """
 
-    def __init__(self, shards: Iterable[Shard]) -> None:
+    def __init__(self, shards: Iterable[Shard], *, distinct: bool = False) -> None:
         self.shards: list[Shard] = []
         self.names: list[str] = []
         self.dtypes: list[str] = []
         self.shapes: list[tuple[int, ...]] = []
         self.begins: list[int] = []
         self.ends: list[int] = []
+        self.parts: list[dict[str, int]] = []
         for shard in shards:
             header = shard.header
+            if distinct:
+                self.parts.append(dict(zip(header.names, count(len(self.names)), strict=False)))
             self.shards += [shard] * len(header)
             self.names += header.names
             self.dtypes += header.dtypes
             self.shapes += header.shapes
             self.begins += header.begins
             self.ends += header.ends
-        self.row_of = dict(zip(self.names, range(len(self.names)), strict=True))
-        """The row of each name: the last, where several tensors have it."""
+        if not distinct:
+            self.parts.append(dict(zip(self.names, count(), strict=False)))
+
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        """The row of each name, whatever its part."""
+        return self.parts[0] if len(self.parts) == 1 else dict(chain.from_iterable(p.items() for p in self.parts))
+
+    def find(self, part: dict[str, int], *names: str) -> int | None:
+        """The row of the first of `names` that is in `part`, or else in any other; None where there is none."""
+        for name in names:
+            if (row := part.get(name)) is not None:
+                return row
+        return next((self.row_of[name] for name in names if name in self.row_of), None)
 
     def __getitem__(self, row: int) -> Located:
         """The tensor of a row."""

@@ -53,7 +53,7 @@ def parse_stream_name(name: str) -> StreamName | None:
 def weight_names(scale: str) -> list[str]:
     """The names that the weight of a block scale may have, most likely first; empty for other tensors."""
     stem, dot, last = scale.rpartition(".")
-    return [stem + dot + weight for weight in _WEIGHTS_OF_SCALE.get(last, ())] if dot else []
+    return [f"{stem}.{weight}" for weight in _WEIGHTS_OF_SCALE.get(last, ())] if dot else []
 
 
 def module_of(scale: str) -> str:
@@ -98,7 +98,8 @@ def layers_of(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         if not beginning or not name.startswith(beginning):
             layer = layer_of(name)
-            beginning = f"{layer}." if _LAYER.match(name) else ""
+            # Any name with this beginning has this layer, unless a later number could be the first that counts.
+            beginning = f"{layer}." if "." in layer and _LAYER.match(name) else ""
         yield layer
 
 

@@ -29,14 +29,10 @@ def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[P
     """
     table = PlaneTable(stored)
     problems: list[Problem] = []
-    streams = [name for name in stored.row_of if STREAM_MARK in name]
+    streams = [[name for name in part if STREAM_MARK in name] for part in stored.parts]
     for fmt in FORMATS:
-        fixed = _scales(streams, fmt.fixed_suffix)
-        exceptions = [stored.row_of.get(name + fmt.exceptions_suffix) for name in fixed]
-        if None in exceptions or len(fixed) != len(_scales(streams, fmt.exceptions_suffix)):
-            problems += _unpaired(fmt, streams, stored)
-        pairs = {name: row for name, row in zip(fixed, exceptions, strict=True) if row is not None}
-        problems += _add_planes(table, fmt, pairs, receipts)
+        problems += _unpaired(fmt, streams, stored)
+        problems += _add_planes(table, fmt, streams, receipts)
     if len({kind.fmt.name for kind in table.kinds}) > 1:
         table.sort()
     return table, problems + _stored_twice(table)
@@ -47,8 +43,15 @@ def _scales(streams: list[str], suffix: str) -> list[str]:
     return [name[: -len(suffix)] for name in streams if name.endswith(suffix)]
 
 
-def _unpaired(fmt: CsfFormat, streams: list[str], stored: Stored) -> list[Problem]:
-    fixed, exceptions = set(_scales(streams, fmt.fixed_suffix)), set(_scales(streams, fmt.exceptions_suffix))
+def _unpaired(fmt: CsfFormat, streams: list[list[str]], stored: Stored) -> list[Problem]:
+    """What is wrong with streams of one format that have no partner. `streams` are the names in each part."""
+    fixed: set[str] = set()
+    exceptions: set[str] = set()
+    for names in streams:
+        own_fixed, own_exceptions = _scales(names, fmt.fixed_suffix), _scales(names, fmt.exceptions_suffix)
+        if own_fixed != own_exceptions:
+            fixed |= set(own_fixed) - set(own_exceptions)
+            exceptions |= set(own_exceptions) - set(own_fixed)
     lonely = [(name, name + fmt.fixed_suffix, "exception list") for name in fixed - exceptions]
     lonely += [(name, name + fmt.exceptions_suffix, "fixed stream") for name in exceptions - fixed]
     return [
@@ -58,9 +61,9 @@ def _unpaired(fmt: CsfFormat, streams: list[str], stored: Stored) -> list[Proble
 
 
 def _add_planes(
-    table: PlaneTable, fmt: CsfFormat, exception_rows: Mapping[str, int], receipts: Mapping[str, ScaleReceipt]
+    table: PlaneTable, fmt: CsfFormat, streams: list[list[str]], receipts: Mapping[str, ScaleReceipt]
 ) -> list[Problem]:
-    """Add the planes of one format, given by their scales' names; what is wrong with the others.
+    """Add the planes of one format; what is wrong with the others. `streams` are the names in each part.
 
     There are many, of few kinds, and each kind is checked once. What decides on it besides names are dtypes and
     shapes, and what the receipt says. The bytes of streams need no place in it: their dtypes are known, and a
@@ -68,11 +71,18 @@ def _add_planes(
     """
     stored = table.stored
     dtypes, shapes = stored.dtypes, stored.shapes
-    suffix = fmt.fixed_suffix
+    fixed_suffix, exceptions_suffix = fmt.fixed_suffix, fmt.exceptions_suffix
     problems: list[Problem] = []
     known: dict[Hashable, int] = {}
-    for name, exceptions in exception_rows.items():
-        fixed, weight, receipt = stored.row_of[name + suffix], _weight(name, stored), receipts.get(name)
+    fixed_streams = (
+        (part, name) for part, names in zip(stored.parts, streams, strict=True) for name in _scales(names, fixed_suffix)
+    )
+    for part, name in fixed_streams:
+        exceptions = stored.find(part, name + exceptions_suffix)
+        if exceptions is None:
+            continue  # `_unpaired` speaks of it
+        fixed = part[name + fixed_suffix]
+        weight, receipt = stored.find(part, *weight_names(name)), receipts.get(name)
         looks = (
             dtypes[fixed],
             shapes[fixed],
@@ -100,18 +110,10 @@ def _stated(receipt: ScaleReceipt) -> Hashable:
     return receipt.dtype, receipt.shape, receipt.fixed_bytes, receipt.exception_bytes, receipt.source_bytes
 
 
-def _weight(scale: str, stored: Stored) -> int | None:
-    """The row of the weight beside a scale."""
-    for name in weight_names(scale):
-        if (row := stored.row_of.get(name)) is not None:
-            return row
-    return None
-
-
 def _stored_twice(table: PlaneTable) -> list[Problem]:
     stored = table.stored
     names = set(table.names)
-    if len(names) == len(table) and stored.row_of.keys().isdisjoint(names):
+    if len(names) == len(table) and names.isdisjoint(stored.names):
         return []
     problems = []
     seen: dict[str, Plane] = {}
@@ -223,19 +225,18 @@ def find_dense_planes(stored: Stored) -> DenseTable:
     table = DenseTable(stored)
     dtypes, shapes = stored.dtypes, stored.shapes
     known: dict[Hashable, int | None] = {}  # few combinations, many scales
-    for name in [name for name in stored.row_of if name.endswith(SCALE_SUFFIXES)]:
-        weight = _weight(name, stored)
-        if weight is None:
-            continue
-        scale = stored.row_of[name]
-        looks = dtypes[scale], shapes[scale], dtypes[weight], shapes[weight]
-        if looks not in known:
-            found = _dense_kind(stored[scale], stored[weight])
-            known[looks] = None if found is None else table.place_of(found)
-        if (kind := known[looks]) is not None:
-            table.names.append(name)
-            table.kind_of.append(kind)
-            table.scales.append(scale)
+    for part in stored.parts:
+        for name, scale in part.items():
+            if not name.endswith(SCALE_SUFFIXES) or (weight := stored.find(part, *weight_names(name))) is None:
+                continue
+            looks = dtypes[scale], shapes[scale], dtypes[weight], shapes[weight]
+            if looks not in known:
+                found = _dense_kind(stored[scale], stored[weight])
+                known[looks] = None if found is None else table.place_of(found)
+            if (kind := known[looks]) is not None:
+                table.names.append(name)
+                table.kind_of.append(kind)
+                table.scales.append(scale)
     return table
 
 

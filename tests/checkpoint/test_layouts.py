@@ -23,6 +23,7 @@ from tests.building import (
     home_made,
     index_of,
     layer,
+    make_scales,
     mini_container,
     mini_dense,
     mini_hf,
@@ -653,6 +654,26 @@ def test_an_exception_list_in_another_shard_of_a_container(tmp_path: Path) -> No
     assert errors(checkpoint.problems) == []
     split = [plane for plane in checkpoint.planes if plane.fixed.shard is not plane.exceptions.shard]
     assert [plane.name + ".nvfp4_csf_exceptions" for plane in split] == [moved.name]
+
+
+@pytest.mark.parametrize("indent", [None, 2, 3], ids=["as written", "indented", "an index that no text equals"])
+def test_streams_and_weights_in_different_shards(tmp_path: Path, indent: int | None) -> None:
+    """However the index is compared: as text, which looks into each shard by itself first, or name by name."""
+    scale = Tensor("m.up_proj.weight_scale", "F8_E4M3", (16, 4), make_scales(16, 4, NVFP4, seed=1))
+    weight = Tensor("m.up_proj.weight", "U8", (16, 32), bytes(512))
+    held = {
+        shard_name(i, 3): [tensor] for i, tensor in enumerate([weight, *streams(scale, NVFP4, two_d=False)], start=1)
+    }
+    for name, tensors in held.items():
+        write_shard(tmp_path / name, tensors)
+    placed = {tensor.name: name for name, tensors in held.items() for tensor in tensors}
+    order = sorted(placed, reverse=indent == 3)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {name: placed[name] for name in order}}, indent=indent))
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.problems == []
+    [plane] = checkpoint.planes
+    assert (plane.name, plane.rows, plane.cols) == (scale.name, 16, 4)
+    assert {plane.fixed.shard.name, plane.exceptions.shard.name} == {shard_name(2, 3), shard_name(3, 3)}
 
 
 def test_streams_of_the_oracle_are_those_of_the_samples() -> None:
