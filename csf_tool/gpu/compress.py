@@ -3,10 +3,9 @@
 import math
 from collections.abc import Callable
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate
 
 import torch
-import triton
 import triton.language as tl
 
 from csf_tool.codec import formats
@@ -14,14 +13,21 @@ from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.gpu import encode_kernels
 from csf_tool.gpu.launching import INTERPRETED, launching_at, require_gpu
 
-# Few rows share a program, because all of them take the slow way when one does. The interpreter's cost is by program.
-_ROWS_PER_PROGRAM = 1024 if INTERPRETED else 32
+# All rows of a program look again at their scales as long as one of them has to, so few share one; and a warp
+# alone waits for no other. The interpreter's cost is by program.
+_ROWS_PER_PROGRAM = 512 if INTERPRETED else 32
+
 _UNITS_PER_PROGRAM = 512
+"""Units of a program that writes exceptions: a multiple of the rows of one that encodes."""
+
 _MAX_UNIT = 16
 """Most scales that a thread packs at once, read with one load."""
 
 _EXPECTED_SHARE = 1 / 32
 """Exceptions for which there is room at first, as a share of the scales."""
+
+_WIDEST = 8
+"""Most scales that are read as one integer while bases are sought: the scales must be aligned to it."""
 
 _INTEGERS = {8: tl.uint8, 16: tl.uint16, 32: tl.uint32, 64: tl.uint64}
 
@@ -29,8 +35,9 @@ _INTEGERS = {8: tl.uint8, 16: tl.uint16, 32: tl.uint32, 64: tl.uint64}
 class CsfStreams:
     """The streams of a stack, on the device where its dense scales are.
 
-    Encoding only queues work: the first look at `ends`, `counts`, `exceptions` or `planes` waits for it, so
-    several stacks can be queued before. Until then the dense scales must stay as they are.
+    Encoding only queues work on the current stream: the first look at `ends`, `counts`, `exceptions` or `planes`,
+    on the same stream, waits for it, so several stacks can be queued before. Until then the dense scales must stay
+    as they are.
 
     They are what `prepare_csf_scales` takes: `prepare_csf_scales(s.format, s.fixed, s.exceptions, s.counts,
     rows=s.rows, cols=s.cols, validate=False)`.
@@ -42,7 +49,7 @@ class CsfStreams:
         rows: int,
         cols: int,
         fixed: torch.Tensor,
-        ends: torch.Tensor,
+        totals: torch.Tensor,
         write_exceptions: Callable[[int], torch.Tensor],
     ) -> None:
         self.format = fmt
@@ -54,28 +61,26 @@ class CsfStreams:
         # share that checkpoints have, and once more when there turn out to be more.
         self._write_exceptions = write_exceptions
         self._words = write_exceptions(int(fixed.shape[0] * rows * cols * _EXPECTED_SHARE))
-        self._ends = ends  # read when asked for: pinned memory for a copy would cost more than all the kernels
-        self._done = torch.cuda.Event() if ends.is_cuda else None
-        if self._done is not None:
-            self._done.record()
+        self._totals = totals  # read when asked for: pinned memory for a copy would cost more than all the kernels
 
     @cached_property
-    def ends(self) -> list[int]:
-        """How many exceptions there are up to and with each plane."""
-        if self._done is not None:
-            self._done.synchronize()
-        return self._ends.tolist()
-
-    @property
     def counts(self) -> list[int]:
         """How many exceptions each plane has."""
-        return [end - begin for begin, end in pairwise([0, *self.ends])]
+        return self._totals.tolist()
+
+    @property
+    def ends(self) -> list[int]:
+        """How many exceptions there are up to and with each plane."""
+        return list(accumulate(self.counts))
 
     @cached_property
     def exceptions(self) -> torch.Tensor:
         """The exception words of all planes, plane after plane: uint32 `[n]`."""
-        total = self.ends[-1]
-        words = self._words if total <= len(self._words) else self._write_exceptions(total)
+        total = sum(self.counts)
+        words = self._words
+        if total > len(words):
+            with launching_at(words):
+                words = self._write_exceptions(total)
         del self._words, self._write_exceptions  # they hold the dense scales and the masks
         return words[:total].view(torch.uint32)
 
@@ -119,41 +124,42 @@ def _compress(fmt: CsfFormat, scales: torch.Tensor) -> CsfStreams:
 
 
 def _encode(fmt: CsfFormat, scales: torch.Tensor, experts: int, rows: int, cols: int) -> CsfStreams:
-    row_bytes, slab_bytes = fmt.row_bytes(cols), fmt.slab_bytes(cols)
-    device = scales.device
-    fixed = torch.empty(experts, rows // formats.SLAB_ROWS, slab_bytes, dtype=torch.uint8, device=device)
-    encode_kernels.find_bases[(triton.cdiv(experts * rows, _ROWS_PER_PROGRAM),)](
-        scales,
-        fixed,
-        experts * rows,
-        COLS=cols,
-        WINDOW=fmt.window,
-        SLAB_BYTES=slab_bytes,
-        THREADS=_ROWS_PER_PROGRAM,
-        num_warps=_ROWS_PER_PROGRAM // 32,
-    )
+    if scales.data_ptr() % _WIDEST:
+        scales = scales.clone()
+    row_bytes = fmt.row_bytes(cols)
     unit = math.gcd(row_bytes, _MAX_UNIT * fmt.code_bits // 8) * 8 // fmt.code_bits
-    units = rows * row_bytes * 8 // fmt.code_bits // unit
-    parts = triton.cdiv(units, _UNITS_PER_PROGRAM)
-    shape = {"ROWS": rows, "COLS": cols, "UNIT": unit, "ROW_UNITS": units // rows, "SIZE": _UNITS_PER_PROGRAM}
-    masks = torch.empty(experts, units, dtype=torch.int16, device=device)
-    counts = torch.empty(experts * parts, dtype=torch.int64, device=device)
-    encode_kernels.pack[(parts, experts)](
+    row_units = row_bytes * 8 // fmt.code_bits // unit
+    parts = _parts(rows, _ROWS_PER_PROGRAM)
+    fixed = scales.new_empty(experts, rows // formats.SLAB_ROWS, fmt.slab_bytes(cols))
+    masks = scales.new_empty(experts * rows * row_units, dtype=torch.int16)
+    counts = scales.new_empty(experts * parts * row_units, dtype=torch.int32)
+    totals = scales.new_zeros(experts, dtype=torch.int32)
+    shape = {"ROWS": rows, "COLS": cols, "UNIT": unit, "ROW_UNITS": row_units, "THREADS": _ROWS_PER_PROGRAM}
+    encode_kernels.encode[(parts, experts)](
         scales,
         fixed,
         masks,
         counts,
+        totals,
         BITS=fmt.code_bits,
-        SLAB_BYTES=slab_bytes,
+        DIGITS=max(3, cols.bit_length()),
+        SCALES=_INTEGERS[8 * math.gcd(cols, _WIDEST)],
         CODES=_INTEGERS[unit * fmt.code_bits],
+        num_warps=_parts(_ROWS_PER_PROGRAM, 32),
         **shape,
     )
-    ends = counts.cumsum(0)
+    grid = (_parts(rows * row_units, _UNITS_PER_PROGRAM), experts)
 
     def write_exceptions(room: int) -> torch.Tensor:
-        words = torch.empty(room, dtype=torch.int32, device=device)
-        with launching_at(scales):
-            encode_kernels.write_exceptions[(parts, experts)](scales, masks, ends, words, room, **shape)
+        words = scales.new_empty(room, dtype=torch.int32)
+        encode_kernels.write_exceptions[grid](
+            scales, masks, counts, totals, words, room, parts * row_units, SIZE=_UNITS_PER_PROGRAM, **shape
+        )
         return words
 
-    return CsfStreams(fmt, rows, cols, fixed, ends[parts - 1 :: parts], write_exceptions)
+    return CsfStreams(fmt, rows, cols, fixed, totals, write_exceptions)
+
+
+def _parts(size: int, part: int) -> int:
+    """How many parts of `part` make `size`, the last perhaps smaller. triton.cdiv takes 10 us, as long as a launch."""
+    return -(-size // part)

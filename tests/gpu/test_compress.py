@@ -47,14 +47,14 @@ def test_golden_scales_encode_to_their_streams(vector: Vector) -> None:
 
 @pytest.mark.parametrize("outside", [0.0, 0.01, 0.5])
 @pytest.mark.parametrize(
-    ("fmt", "cols"), [(NVFP4, 160), (NVFP4, 40), (NVFP4, 6), (NVFP4, 500), (MXFP4, 160), (MXFP4, 72), (MXFP4, 9)]
+    ("fmt", "cols"), [(NVFP4, 160), (NVFP4, 40), (NVFP4, 6), (NVFP4, 260), (MXFP4, 160), (MXFP4, 72), (MXFP4, 9)]
 )
 def test_geometries(fmt: CsfFormat, cols: int, outside: float) -> None:
-    """Units of every width, rows with padding, rows longer than a segment; few exceptions and very many."""
+    """Units of every width, rows with padding, rows of more scales than 8 bits count; few exceptions and very many."""
     check(fmt, random_scales(fmt, 2, 16, cols, outside))
 
 
-# Rows for which the first look proves nothing: two far humps, everything at an end, values around bin edges.
+# Rows for which the first look proves nothing: two far humps, everything at an end, samples that mislead.
 HARD_ROWS = {
     "two humps": [10] * 11 + [200] * 13,
     "two equal humps": [10] * 12 + [200] * 12,
@@ -64,6 +64,8 @@ HARD_ROWS = {
     "highest": [255] * 24,
     "one bin": list(range(64, 80)) + [64] * 8,
     "across bins": list(range(72, 88)) + [72] * 8,
+    "samples far below the rest": [10, 200, 201] * 8,
+    "samples far above the rest": [240, 31, 30] * 8,
 }
 
 
@@ -71,6 +73,25 @@ HARD_ROWS = {
 @pytest.mark.parametrize("values", HARD_ROWS.values(), ids=HARD_ROWS.keys())
 def test_rows_of_every_shape(fmt: CsfFormat, values: list[int]) -> None:
     check(fmt, np.tile(np.array(values, np.uint8), (1, 16, 1)))
+
+
+def test_rows_that_look_in_different_directions() -> None:
+    """Rows of one program: each finds its own best window while others still look."""
+    rows = [np.array(HARD_ROWS[name], np.uint8) for name in sorted(HARD_ROWS)]
+    check(NVFP4, np.stack([rows[i % len(rows)] for i in range(16)])[None])
+
+
+def test_planes_of_many_programs() -> None:
+    check(NVFP4, random_scales(NVFP4, 3, 1040, 2, 0.3))
+
+
+def test_scales_at_an_odd_address() -> None:
+    scales = random_scales(NVFP4, 2, 16, 8, 0.1)
+    shifted = torch.empty(scales.size + 1, dtype=torch.uint8, device=DEVICE)[1:].view(scales.shape)
+    shifted.copy_(on_device(scales))
+    streams, aligned = compress_nvfp4_scales(shifted), compress_nvfp4_scales(on_device(scales))
+    assert torch.equal(streams.fixed, aligned.fixed)
+    assert torch.equal(streams.exceptions.view(torch.int32), aligned.exceptions.view(torch.int32))
 
 
 @settings(max_examples=12, deadline=None)
