@@ -44,6 +44,7 @@ class ShardFindings(Checks):
     """What one shard adds to each check, and what it lets the whole say."""
 
     hashed_planes: int = 0
+    uncompared: int = 0
     is_rebuilt: bool = False
     stored_digest: dict[str, str] = field(default_factory=dict)
 
@@ -134,12 +135,17 @@ class ShardCheck:
             else:
                 self._stored_tensor(tensor, tensor.source)
         except CheckpointError as error:
-            self._rebuilt.lack(tensor.name)
+            self._lack(tensor)
             self.found.structure.fail(tensor.stored_in, tensor.name, str(error))
+
+    def _lack(self, tensor: DenseTensor) -> None:
+        """Note that a tensor's bytes cannot be had: nothing can be said of them, or of the shard they belong to."""
+        self._rebuilt.lack(tensor.name)
+        self.found.uncompared += tensor.name in self._scope.theirs
 
     def _plane(self, tensor: DenseTensor, decoded: Decoded | None) -> None:
         if decoded is None:
-            self._rebuilt.lack(tensor.name)
+            self._lack(tensor)
             self.found.decode.fail(tensor.stored_in, tensor.name, "not decoded: its streams are broken")
             return
         self.found.decode.checked += 1
@@ -163,7 +169,7 @@ class ShardCheck:
 
     def _stored_tensor(self, tensor: DenseTensor, located: Located) -> None:
         if located.tensor.end > located.shard.size:
-            self._rebuilt.lack(tensor.name)  # named under structure
+            self._lack(tensor)  # named under structure
             return
         reader = self._readers[located.shard]
         begin, end = located.tensor.begin, located.tensor.end

@@ -65,6 +65,7 @@ class _Verification:
         self._receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
         self._hashed_planes = 0
         self._rebuilt_shards = 0
+        self._uncompared = 0
         self._stored_digests: dict[str, str] = {}
         self.result = Verified(
             path=str(checkpoint.path),
@@ -139,6 +140,7 @@ class _Verification:
             mine.add(theirs)
         self._hashed_planes += findings.hashed_planes
         self._rebuilt_shards += findings.is_rebuilt
+        self._uncompared += findings.uncompared
         self._stored_digests |= findings.stored_digest
 
     def _planes(self) -> None:
@@ -159,7 +161,8 @@ class _Verification:
         if len(commits := download_commits(self._checkpoint)) > 1:
             said = "; ".join(f"{commit[:12]}: {count(len(files), 'file')}" for commit, files in commits.items())
             check.warn("", "", f"the files come from different revisions ({said})")
-        bare = [shard.name for shard in self._checkpoint.shards if shard.name not in by_file]
+        shards = [shard.name for shard in self._checkpoint.shards] + self._checkpoint.lacking
+        bare = [name for name in shards if name not in by_file]
         if bare:
             check.skipped = True
             check.note = f"no published hash for {count(len(bare), 'shard')}, as {bare[0]}"
@@ -187,7 +190,6 @@ class _Verification:
     def _source(self) -> None:
         check = self.result.source
         container = self._checkpoint.container
-        shards = len(self._checkpoint.shards)
         check.checked = self._hashed_planes + self._rebuilt_shards
         evidence = f"source_sha256 of {count(self._hashed_planes, 'plane')} and of {self._rebuilt_shards} rebuilt"
         check.note = f"{evidence} {'shard' if self._rebuilt_shards == 1 else 'shards'}"
@@ -195,9 +197,12 @@ class _Verification:
             check.skipped, check.note = True, "no source hashes"
         elif not container.receipts:
             check.skipped, check.note = True, "no receipts, so no source hashes"
-        elif self._rebuilt_shards < shards or self._hashed_planes < len(self._checkpoint.planes):
-            check.skipped = True
-            check.note += f", of {len(self._checkpoint.planes)} and {shards}"
+        else:
+            shards = len(container.rows)
+            planes = len(self._receipts.keys() | {plane.name for plane in self._checkpoint.planes})
+            if self._rebuilt_shards < shards or self._hashed_planes < planes:
+                check.skipped = True
+                check.note += f", of {planes} and {shards}"
 
     def _names_against(self) -> None:
         """Names that only one side has, and faults of the reference itself."""
@@ -213,3 +218,6 @@ class _Verification:
             check.fail("", name, f"missing; the reference has it in {self._theirs[name].stored_in}")
         check.failures.sort(key=lambda problem: (problem.file, problem.tensor))
         check.note = f"bytes of every tensor of {self._against.path}"
+        if self._uncompared:
+            check.skipped = True
+            check.note += f", but for {count(self._uncompared, 'tensor')} that cannot be read or decoded"

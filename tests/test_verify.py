@@ -356,3 +356,30 @@ def test_a_missing_receipt_field_leaves_the_source_unproved(copied: Copied, rece
     found = run(folder)
     assert not found.ok
     assert not found.source.holds
+
+
+def test_tensors_that_cannot_be_had_leave_the_reference_unproved(copied: Copied, sample: Sample) -> None:
+    """Every tensor that could be compared is equal, and yet not every tensor is."""
+    folder = copied("nvfp4-csf-hf")
+    begin, _ = offsets(folder / FIRST, f"{GATE}.weight_scale.nvfp4_csf_fixed")
+    change(folder / FIRST, begin, b"\xff")
+    found = run(folder, sample("nvfp4-dense"))
+    assert statuses(found)["against"] == "skipped"
+    assert "but for 1 tensor that cannot be read or decoded" in found.reference.note
+    assert not any("every tensor equals" in statement for statement in found.proved)
+
+
+def test_a_missing_shard_leaves_source_and_stored_unproved(copied: Copied) -> None:
+    """What there is may be right: it is not the whole."""
+    folder = copied("nvfp4-csf-container")
+    (folder / "tensors" / FIRST).unlink()
+    found = run(folder)
+    assert statuses(found)["source"] == "skipped"
+    assert found.source.note.endswith(", of 36 and 3")
+    assert not any("source's" in statement for statement in found.proved)
+    partly = copied("nvfp4-csf-hf")
+    shards = sorted(partly.glob("*.safetensors"))[1:]
+    sums = "".join(f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in shards)
+    (partly / "SHA256SUMS").write_text(sums)
+    (partly / FIRST).unlink()
+    assert run(partly).stored.note == f"no published hash for 1 shard, as {FIRST}"

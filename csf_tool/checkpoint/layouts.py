@@ -204,6 +204,7 @@ def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Sh
             shard = read.get(name) or _read_shard(checkpoint.root, name, checkpoint.problems)
             checkpoint.shards.append(shard)
         except CheckpointError as error:
+            checkpoint.lacking.append(name)
             checkpoint.problems.append(Problem(name, "", str(error).removeprefix(f"{name}: ")))
     if names and not checkpoint.shards:
         reasons = "; ".join(str(p) for p in checkpoint.problems[-3:])

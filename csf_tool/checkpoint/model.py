@@ -245,13 +245,15 @@ class DenseTable(_Columns):
 class Checkpoint:
     """An opened checkpoint. Opening reads headers and metadata, never tensor data.
 
-    What is wrong with it is in `problems`, so that one fault does not hide the rest.
+    What is wrong with it is in `problems`, so that one fault does not hide the rest. `lacking` are the shards that
+    it should have and that are missing or cannot be read.
     """
 
     path: Path
     root: Path
     layout: Layout
     shards: list[Shard] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
     plane_table: PlaneTable = field(default_factory=lambda: PlaneTable(Stored([])))
     dense_table: DenseTable = field(default_factory=lambda: DenseTable(Stored([])))
     index: Index | None = None
