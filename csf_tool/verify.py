@@ -7,7 +7,7 @@ decode to is the original. Either can hold alone. All comparison is of bytes, ne
 from dataclasses import dataclass, field
 
 from csf_tool.checkpoint.dense import DenseShard, dense_tensors, original_shard, own_shards
-from csf_tool.checkpoint.hashes import PublishedHash, download_commits, hash_file, published_hashes
+from csf_tool.checkpoint.hashes import PublishedHash, damaged_evidence, download_commits, hash_file, published_hashes
 from csf_tool.checkpoint.model import Checkpoint, Plane
 from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.decoder import Decoder
@@ -158,6 +158,9 @@ class _Verification:
         for file, entries in by_file.items():
             self._stored_file(file, entries)
         check.checked = len(by_file)
+        damaged = damaged_evidence(self._checkpoint)
+        check.failures += errors(damaged)
+        check.warnings += warnings(damaged)
         if len(commits := download_commits(self._checkpoint)) > 1:
             said = "; ".join(f"{commit[:12]}: {count(len(files), 'file')}" for commit, files in commits.items())
             check.warn("", "", f"the files come from different revisions ({said})")
@@ -173,7 +176,7 @@ class _Verification:
         check = self.result.stored
         path = self._checkpoint.root / file
         if not path.is_file():
-            check.fail(file, "", f"{entries[0].evidence} lists it, it is not there")
+            check.fail(file, "", f"is not there; its hash is known ({entries[0].evidence})")
             return
         found = {"sha256": self._stored_digests[file]} if file in self._stored_digests else {}
         wanted = {entry.algorithm for entry in entries} - found.keys()

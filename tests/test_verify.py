@@ -383,3 +383,17 @@ def test_a_missing_shard_leaves_source_and_stored_unproved(copied: Copied) -> No
     (partly / "SHA256SUMS").write_text(sums)
     (partly / FIRST).unlink()
     assert run(partly).stored.note == f"no published hash for 1 shard, as {FIRST}"
+
+
+def test_a_file_that_is_gone_is_missed_where_its_hash_is_known(copied: Copied, tmp_path: Path) -> None:
+    snapshot = hub_cache(copied("nvfp4-csf-hf"), tmp_path / "cache")
+    (snapshot / "generation_config.json").resolve().unlink()
+    text = "is not there; its hash is known (the blob's name in the Hub cache)"
+    assert [str(p) for p in run(snapshot).stored.failures] == [f"generation_config.json: {text}"]
+
+
+def test_a_sums_file_with_a_damaged_line_fails(copied: Copied) -> None:
+    folder = copied("nvfp4-csf-hf")
+    digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
+    (folder / "SHA256SUMS").write_text(f"{digest[:-1]}q  config.json\n")
+    assert [p.file for p in run(folder).stored.failures] == ["SHA256SUMS"]

@@ -2,19 +2,25 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from csf_tool.checkpoint.container import METADATA, RECEIPTS, Container
-from csf_tool.checkpoint.files import RandomReader, is_safe_relative
+from csf_tool.checkpoint.container import Container
+from csf_tool.checkpoint.files import RandomReader, is_safe_relative, relative_files
+from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.problems import Problem, Severity
 
 DOWNLOAD_METADATA = ".cache/huggingface/download"
 """Where `hf download --local-dir` notes each file's commit and ETag."""
 
+_NOTE_SUFFIX = ".metadata"
+
 _SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha256sum.txt")
+_SUMS_LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")
+_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
 
@@ -51,30 +57,34 @@ def published_hashes(checkpoint: Checkpoint) -> list[PublishedHash]:
 def recorded_hashes(checkpoint: Checkpoint) -> list[PublishedHash]:
     """The hashes that a Hub cache or `hf download` recorded."""
     found: list[PublishedHash] = []
-    for path in _files(checkpoint):
-        name = path.relative_to(checkpoint.root).as_posix()
-        found += _cache_hash(path, name) + _download_hash(checkpoint.root, name)
+    for name in _names(checkpoint):
+        found += _cache_hash(checkpoint.root / name, name) + _download_hash(checkpoint.root, name)
     return found
+
+
+def damaged_evidence(checkpoint: Checkpoint) -> list[Problem]:
+    """Published hashes that cannot be read any more: without a word, what they vouched for would go unchecked."""
+    return _damaged_sums(checkpoint.root) + _damaged_notes(checkpoint)
 
 
 def download_commits(checkpoint: Checkpoint) -> dict[str, list[str]]:
     """The commits that `hf download` noted, each with the files that came from it."""
     commits: dict[str, list[str]] = {}
-    for path in _files(checkpoint):
-        name = path.relative_to(checkpoint.root).as_posix()
+    for name in _names(checkpoint):
         lines = _download_lines(checkpoint.root, name)
-        if lines:
+        if lines and (checkpoint.root / name).is_file():
             commits.setdefault(lines[0], []).append(name)
     return commits
 
 
-def _files(checkpoint: Checkpoint) -> Iterable[Path]:
-    """The checkpoint's shards, and the JSON and other small files at its root, in metadata/ and in receipts/."""
-    seen = {shard.path for shard in checkpoint.shards}
-    root = checkpoint.root
-    folders = [root, root / METADATA, root / RECEIPTS] if checkpoint.path.is_dir() else []
-    others = {p for folder in folders if folder.is_dir() for p in folder.iterdir() if p.is_file()}
-    return sorted(seen | others)
+def _names(checkpoint: Checkpoint) -> list[str]:
+    """Every file of the checkpoint by its path, those too of which only a link or a note of `hf download` is left."""
+    shards = {shard.name for shard in checkpoint.shards}
+    if not checkpoint.path.is_dir():
+        return sorted(shards)
+    notes = relative_files(checkpoint.root / DOWNLOAD_METADATA)
+    noted = {note.removesuffix(_NOTE_SUFFIX) for note in notes if note.endswith(_NOTE_SUFFIX)}
+    return sorted({*shards, *relative_files(checkpoint.root), *noted})
 
 
 def _container_hashes(container: Container) -> list[PublishedHash]:
@@ -89,19 +99,53 @@ def _container_hashes(container: Container) -> list[PublishedHash]:
         PublishedHash(prefix + name, "sha256", digest, "metadata_sha256")
         for name, digest in container.metadata_sha256.items()
     ]
+    stated = container.manifest.get("source_index_sha256")
+    has_index = INDEX_NAME not in container.metadata_sha256 and (container.metadata_root / INDEX_NAME).exists()
+    if has_index and isinstance(stated, str) and _SHA256.fullmatch(stated):
+        found.append(PublishedHash(prefix + INDEX_NAME, "sha256", stated, "source_index_sha256"))
     return found
 
 
 def _sums(root: Path) -> list[PublishedHash]:
     found = []
-    for sums in _SUMS_FILES:
-        if not (root / sums).is_file():
-            continue
-        for line in (root / sums).read_text("utf-8", "replace").splitlines():
-            match = re.fullmatch(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)", line.strip())
-            if match and is_safe_relative(match[2]):  # what lies outside is not the checkpoint's
-                found.append(PublishedHash(match[2], "sha256", match[1].lower(), sums))
+    for sums, _, line in _sums_lines(root):
+        match = _SUMS_LINE.fullmatch(line)
+        if match and is_safe_relative(match[2]):  # what lies outside is not the checkpoint's
+            found.append(PublishedHash(match[2], "sha256", match[1].lower(), sums))
     return found
+
+
+def _sums_lines(root: Path) -> Iterator[tuple[str, int, str]]:
+    """Every line of the sums files: the file, the line's number from 1, the line."""
+    for sums in _SUMS_FILES:
+        if (root / sums).is_file():
+            for number, line in enumerate((root / sums).read_text("utf-8", "replace").splitlines(), 1):
+                yield sums, number, line.strip()
+
+
+def _damaged_sums(root: Path) -> list[Problem]:
+    """Lines that were a hash and a name once; comments, signatures and other styles are none."""
+    return [
+        Problem(sums, "", f"line {number} is damaged: it is no hash and name any more")
+        for sums, number, line in _sums_lines(root)
+        if not _SUMS_LINE.fullmatch(line) and ("\0" in line or _was_hex(line[:64]))
+    ]
+
+
+def _was_hex(text: str) -> bool:
+    """Whether text is hex digits but for one character; of a few letters that says nothing."""
+    return len(text) >= 16 and sum(c not in _HEX_DIGITS for c in text) <= 1
+
+
+def _damaged_notes(checkpoint: Checkpoint) -> list[Problem]:
+    """Notes without a hash: other servers than the Hub may give such, too."""
+    text = "the note that hf download left of it has no hash: it cannot be checked"
+    return [
+        Problem(name, "", text, Severity.WARNING)
+        for name in _names(checkpoint)
+        if (checkpoint.root / DOWNLOAD_METADATA / (name + _NOTE_SUFFIX)).is_file()
+        and not _download_hash(checkpoint.root, name)
+    ]
 
 
 def _cache_hash(path: Path, name: str) -> list[PublishedHash]:
@@ -118,7 +162,7 @@ def _download_hash(root: Path, name: str) -> list[PublishedHash]:
 
 
 def _download_lines(root: Path, name: str) -> list[str]:
-    note = root / DOWNLOAD_METADATA / f"{name}.metadata"
+    note = root / DOWNLOAD_METADATA / (name + _NOTE_SUFFIX)
     return note.read_text("utf-8", "replace").split() if note.is_file() else []
 
 

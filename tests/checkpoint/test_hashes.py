@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from csf_tool.checkpoint.hashes import PublishedHash, download_commits, hash_file, published_hashes
+from csf_tool.checkpoint.hashes import (
+    DOWNLOAD_METADATA,
+    PublishedHash,
+    damaged_evidence,
+    download_commits,
+    hash_file,
+    published_hashes,
+)
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.errors import CheckpointError
 from tests.building import change_json, home_made, mini_container, mini_hf, sha256, shard_name
@@ -142,6 +149,7 @@ def test_the_hashes_that_a_download_recorded(tmp_path: Path) -> None:
     evidence = "the hash that hf download recorded"
     assert found(root) == [
         PublishedHash("config.json", "git-sha1", "b" * 40, evidence),
+        PublishedHash("gone.safetensors", "sha256", "c" * 64, evidence),
         PublishedHash(ONE, "sha256", "a" * 64, evidence),
     ]
     assert download_commits(open_checkpoint(root)) == {"1" * 40: ["config.json", ONE]}
@@ -208,3 +216,57 @@ def test_a_file_that_is_cut_while_it_is_hashed(tmp_path: Path, monkeypatch: pyte
 
     with pytest.raises(CheckpointError, match="x: ends at byte 50"):
         hash_file(tmp_path / "x", "x", {"sha256"}, cut)
+
+
+def test_files_that_are_gone_are_still_known_of(tmp_path: Path) -> None:
+    """A note of `hf download`, or a link into the Hub cache, outlives its file; so does one in a folder below."""
+    root = mini_hf(tmp_path / "noted")
+    (root / "assets").mkdir()
+    for name in ("tokenizer.json", "assets/chat.json"):
+        note = root / DOWNLOAD_METADATA / f"{name}.metadata"
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(f"{'1' * 40}\n{'a' * 40}\n1.0\n")
+    (root / "assets" / "chat.json").write_text("{}")
+    assert [h.file for h in found(root)] == ["assets/chat.json", "tokenizer.json"]
+    snapshot = hub_cache(tmp_path)
+    (snapshot / "config.json").resolve().unlink()
+    assert "config.json" in [h.file for h in found(snapshot)]
+
+
+def test_the_index_hash_of_a_container_whose_metadata_hashes_leave_it_out(tmp_path: Path) -> None:
+    root = mini_container(tmp_path)
+    change_json(root / "manifest.json", lambda m: m["metadata_sha256"].pop("model.safetensors.index.json"))
+    [entry] = [h for h in found(root) if h.evidence == "source_index_sha256"]
+    assert entry.digest == sha256((root / entry.file).read_bytes())
+    (root / entry.file).unlink()
+    assert "source_index_sha256" not in [h.evidence for h in found(root)]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_damaged"),
+    [
+        (f"{'a' * 64}  {ONE}", False),
+        (f"{'a' * 63}g  {ONE}", True),
+        (f"{'a' * 64}! {ONE}", True),
+        ("a" * 40, True),
+        ("\0" * 40, True),
+        ("# written by hand", False),
+        (f"SHA256 ({ONE}) = {'a' * 64}", False),
+        ("iQIzBAEBCAAdFiEEyHYsbJvF4uRLrJqZ3Wm1hQ7bT0sFAmXYZQkACgkQ3Wm1hQ7b", False),
+        ("bed", False),
+    ],
+)
+def test_a_line_of_a_sums_file_that_was_a_hash_once(tmp_path: Path, line: str, is_damaged: bool) -> None:
+    (mini_hf(tmp_path) / "SHA256SUMS").write_text(f"# sums\n{line}\n")
+    problems = damaged_evidence(open_checkpoint(tmp_path))
+    wanted = ["SHA256SUMS: line 2 is damaged: it is no hash and name any more"] if is_damaged else []
+    assert [str(problem) for problem in problems] == wanted
+
+
+@pytest.mark.parametrize("note", ["", "1" * 40, f"{'1' * 40}\n{'a' * 39}g\n1.0\n"])
+def test_a_note_of_a_download_without_a_hash_is_a_warning(tmp_path: Path, note: str) -> None:
+    path = mini_hf(tmp_path) / DOWNLOAD_METADATA / f"{ONE}.metadata"
+    path.parent.mkdir(parents=True)
+    path.write_text(note)
+    [problem] = damaged_evidence(open_checkpoint(tmp_path))
+    assert (problem.file, problem.severity.value) == (ONE, "warning")
