@@ -18,10 +18,10 @@ from csf_tool.checkpoint.config import (
     recipes,
     recipes_in_use,
 )
-from csf_tool.checkpoint.container import MANIFEST, RECEIPTS, TENSORS, Container, check_totals, read_container
+from csf_tool.checkpoint.container import CONTRACT, MANIFEST, RECEIPTS, TENSORS, Container, check_totals, read_container
 from csf_tool.checkpoint.files import RandomReader, load_json, not_json_reason
 from csf_tool.checkpoint.hashes import DOWNLOAD_METADATA
-from csf_tool.checkpoint.headers import read_header
+from csf_tool.checkpoint.headers import DTYPE_BITS, read_header
 from csf_tool.checkpoint.index import Index, find_index, read_index
 from csf_tool.checkpoint.model import Checkpoint, Layout, Shard, Stored
 from csf_tool.checkpoint.names import module_of, parse_stream_name
@@ -217,6 +217,10 @@ def _read_shard(root: Path, name: str, problems: list[Problem]) -> Shard:
         status = os.fstat(reader.fileno())
         header = read_header(reader, status.st_size)
     problems += [Problem(name, fault.tensor, fault.problem) for fault in header.faults]
+    for dtype in sorted(set(header.dtypes) - DTYPE_BITS.keys()):
+        first = header.names[header.dtypes.index(dtype)]
+        text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
+        problems.append(Problem(name, first, text, Severity.WARNING))
     return Shard(name, path, status.st_size, status.st_mtime_ns, header)
 
 
@@ -400,6 +404,8 @@ def _not_a_checkpoint(path: Path) -> CsfToolError:
     partial = [p for folder in folders for p in folder.glob("*.incomplete")]
     if partial:
         return CheckpointError(f"{path}: an incomplete download ({len(partial)} .incomplete files): download it again")
+    if (path / TENSORS).is_dir() and ((path / CONTRACT).exists() or (path / RECEIPTS).is_dir()):
+        return CheckpointError(f"{path}: a CSF container without its {MANIFEST}: download that file again")
     children = sorted(p.name for p in path.iterdir())
     if not children:
         return UsageError(f"{path}: is empty")

@@ -686,3 +686,19 @@ def test_streams_of_the_oracle_are_those_of_the_samples() -> None:
     stored = plane.fixed.shard.path.read_bytes()
     assert stored[plane.fixed.tensor.begin : plane.fixed.tensor.end] == fixed.data
     assert stored[plane.exceptions.tensor.begin : plane.exceptions.tensor.end] == exceptions.data
+
+
+def test_a_dtype_that_nobody_knows_is_a_warning(tmp_path: Path) -> None:
+    write_shard(tmp_path / "model.safetensors", [Tensor("x", "BG16", (5,), bytes(10))])
+    text = "has dtype 'BG16', which safetensors does not name: newer than csf-tool, or damaged"
+    assert problems(tmp_path, Severity.WARNING) == [f"model.safetensors: x: {text}"]
+
+
+@pytest.mark.parametrize("left", ["build-contract.json", "receipts"])
+def test_a_container_without_its_manifest_is_at_fault_and_not_the_user(tmp_path: Path, left: str) -> None:
+    root = mini_container(tmp_path)
+    for name in {"manifest.json", "build-contract.json"} - {left}:
+        (root / name).unlink()
+    if left != "receipts":
+        shutil.rmtree(root / "receipts")
+    assert "without its manifest.json" in refused(root, CheckpointError)
