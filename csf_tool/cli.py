@@ -229,7 +229,8 @@ def stats(
 def verify(
     checkpoint: CheckpointArgument,
     against: Annotated[
-        Path | None, typer.Option(metavar="DENSE", help="A dense checkpoint that every tensor must equal.")
+        Path | None,
+        typer.Option(metavar="DENSE", help="A dense checkpoint that every tensor, config and tokenizer must equal."),
     ] = None,
     device: DeviceOption = "auto",
     cross_check: Annotated[

@@ -15,6 +15,7 @@ from csf_tool.errors import CheckpointError
 from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.progress import Progress
 from csf_tool.shard_check import Scope, ShardCheck, ShardFindings
+from csf_tool.side_check import check_side_files, compare_formats, compare_side_files
 from csf_tool.text import count
 from csf_tool.verdict import Verified
 
@@ -83,14 +84,14 @@ class _Verification:
         self._check_shards(shards, published)
         self._stored(published)
         self._source()
-        self._names_against()
+        self._reference()
         self._planes()
         return self.result
 
     def _structure(self) -> None:
         check = self.result.structure
-        check.failures = errors(self._checkpoint.problems)
-        check.warnings = warnings(self._checkpoint.problems)
+        problems = self._checkpoint.problems + check_side_files(self._checkpoint)
+        check.failures, check.warnings = errors(problems), warnings(problems)
         check.checked = sum(len(shard.header) for shard in self._checkpoint.shards)
         check.note = f"headers, sizes, pairs, geometry and names of {count(len(self._checkpoint.shards), 'shard')}"
 
@@ -207,8 +208,8 @@ class _Verification:
                 check.skipped = True
                 check.note += f", of {planes} and {shards}"
 
-    def _names_against(self) -> None:
-        """Names that only one side has, and faults of the reference itself."""
+    def _reference(self) -> None:
+        """Names that only one side has, the files beside the shards, and faults of the reference itself."""
         check = self.result.reference
         if self._against is None:
             check.skipped, check.note = True, "no reference given (--against)"
@@ -219,8 +220,11 @@ class _Verification:
             check.fail(self._tensors[name].stored_in, name, "the reference does not have it")
         for name in self._theirs.keys() - self._tensors.keys():
             check.fail("", name, f"missing; the reference has it in {self._theirs[name].stored_in}")
+        files, problems = compare_side_files(self._checkpoint, self._against)
+        check.failures += problems + compare_formats(self._checkpoint, self._against)
         check.failures.sort(key=lambda problem: (problem.file, problem.tensor))
-        check.note = f"bytes of every tensor of {self._against.path}"
+        beside = f", and {count(files, 'file')} beside the shards" if files else ""
+        check.note = f"bytes of every tensor of {self._against.path}{beside}"
         if self._uncompared:
             check.skipped = True
             check.note += f", but for {count(self._uncompared, 'tensor')} that cannot be read or decoded"
