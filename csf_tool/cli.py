@@ -312,7 +312,7 @@ def expand(
         print_err(f"{destination} was complete already; what was left to remove is gone")
         return 0
     opened = open_checkpoint(checkpoint.absolute() if cluster else checkpoint)
-    print_problems(warnings(opened.problems))  # errors are raised by the operation
+    print_problems(warnings(opened.problems))  # errors are raised by the operation, or excused by it
     if consume_source and (part or cluster):
         raise UsageError("--consume-source removes what other parts may need: run it without --shards and --cluster")
     if consume_source and not yes:
@@ -327,6 +327,7 @@ def expand(
     with cluster_executor(cluster) as executor, progress_bar() as progress:
         decoder = RemoteDecoder(device) if cluster else make_decoder(device, tell=_say)
         done = run(opened, destination.absolute() if cluster else destination, decoder, progress, options, executor)
+    print_problems(done.excused)
     _show(done, expand_json, expand_report, as_json)
     return 0
 

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
@@ -16,11 +16,12 @@ from csf_tool.checkpoint.container import MANIFEST, VERIFICATION
 from csf_tool.checkpoint.dense import DenseShard, dense_index, dense_shards, new_index, shard_bytes, shard_parts
 from csf_tool.checkpoint.files import RandomReader
 from csf_tool.checkpoint.fingerprint import fingerprint
+from csf_tool.checkpoint.hashes import hash_file, metadata_hashes
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
 from csf_tool.checkpoint.journal import Journal, Record, Run, consumed_shards
 from csf_tool.checkpoint.layouts import SHARD_SUFFIX
 from csf_tool.checkpoint.model import Checkpoint, Layout
-from csf_tool.checkpoint.problems import errors
+from csf_tool.checkpoint.problems import Problem, Severity, errors
 from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
@@ -78,6 +79,7 @@ class Expanded:
     """What `expand` wrote, or found finished by an earlier run.
 
     `missing` are shards that other parts of the work have still to write; without any, the checkpoint is complete.
+    `excused` are faults of the source's configs, as warnings: they stop nothing.
     """
 
     source: str
@@ -89,6 +91,7 @@ class Expanded:
     proved_shards: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     removed_sources: list[str] = field(default_factory=list)
+    excused: list[Problem] = field(default_factory=list)
     other_files: list[str] = field(default_factory=list)
     bytes_written: int = 0
     seconds: float = 0.0
@@ -134,7 +137,8 @@ class _Expansion:
     ) -> None:
         self._begun = time.monotonic()
         self._consumed = consumed_shards(destination)
-        _refuse_broken(checkpoint, self._consumed)
+        excused = _refuse_broken(checkpoint, self._consumed)
+        _refuse_other_metadata(checkpoint)
         if options.consume_source:
             require_consumable(checkpoint)
         self._checkpoint = checkpoint
@@ -145,6 +149,7 @@ class _Expansion:
         self._shards = dense_shards(checkpoint)
         self._side_files = _side_files(checkpoint, self._shards, Journal(destination))
         self.result = Expanded(str(checkpoint.path), str(destination), decoder.device, len(checkpoint.planes))
+        self.result.excused = excused
 
     def run(self, executor: Executor | None) -> Expanded:
         """Write what is to be written, and say what is there."""
@@ -266,7 +271,8 @@ def write_shard(job: ShardJob, on_bytes: Callable[[int], None] | None = None) ->
     return 0 if on_bytes else shard.size
 
 
-def _refuse_broken(checkpoint: Checkpoint, consumed: Mapping[str, object]) -> None:
+def _refuse_broken(checkpoint: Checkpoint, consumed: Mapping[str, object]) -> list[Problem]:
+    """Refuse a checkpoint that cannot be expanded; the faults in its configs, which stop nothing, as warnings."""
     # Recipes say how to read, not what the bytes are, and expand takes the marks out anyway. Shards that an earlier
     # run removed are missing on purpose, and totals no longer fit; that run had seen everything whole.
     excused = {*CONFIG_FILES, *consumed, *((MANIFEST, VERIFICATION) if consumed else ())}
@@ -276,6 +282,19 @@ def _refuse_broken(checkpoint: Checkpoint, consumed: Mapping[str, object]) -> No
         raise CheckpointError(f"{checkpoint.path}: not expanded: {found[0]}{more}")
     if not checkpoint.planes:
         raise UsageError(f"{checkpoint.path}: holds no CSF planes: nothing to expand ({checkpoint.kind})")
+    return [replace(p, severity=Severity.WARNING) for p in errors(checkpoint.problems) if p.file in CONFIG_FILES]
+
+
+def _refuse_other_metadata(checkpoint: Checkpoint) -> None:
+    """A container promises the original folder: its config, tokenizer and index must be the source's, too."""
+    for entry in metadata_hashes(checkpoint.container) if checkpoint.container else ():
+        path = checkpoint.root / entry.file
+        found = hash_file(path, entry.file, {entry.algorithm}, lambda _: None)[entry.algorithm]
+        if found != entry.digest:
+            raise CheckpointError(
+                f"{entry.file}: not expanded: its SHA-256 is {found}, {MANIFEST} says {entry.digest} ({entry.evidence}): "
+                "download that file again"
+            )
 
 
 def _side_files(checkpoint: Checkpoint, shards: list[DenseShard], journal: Journal) -> list[SideFile]:

@@ -262,3 +262,24 @@ def test_progress_adds_up_to_what_is_written(sample: Sample, tmp_path: Path) -> 
     result = expand(open_checkpoint(sample("nvfp4-csf-hf")), tmp_path / "out", NumpyDecoder(), progress)
     written = sum(len(data) for data in tree(tmp_path / "out").values())
     assert progress.total == progress.done == result.bytes_written == written
+
+
+@pytest.mark.parametrize("damage", ["other bytes", "missing"])
+def test_a_container_whose_config_is_not_the_sources_is_refused(copied: Copied, tmp_path: Path, damage: str) -> None:
+    folder = copied("mxfp4-csf-container")
+    config = folder / "metadata" / "config.json"
+    if damage == "missing":
+        config.unlink()
+    else:
+        config.write_bytes(config.read_bytes().replace(b"1", b"2", 1))
+    with pytest.raises(CheckpointError, match=r"metadata/config.json: (not expanded: its SHA-256|not there)"):
+        run(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_config_that_is_at_fault_stops_nothing_and_is_spoken_of(copied: Copied, tmp_path: Path) -> None:
+    folder = copied("nvfp4-csf-hf")
+    config = folder / "config.json"
+    config.write_bytes(config.read_bytes().replace(b'"csf"', b'"brf"', 1))
+    done = run(folder, tmp_path / "out")
+    assert [(p.file, p.severity.value) for p in done.excused] == [("config.json", "warning")]

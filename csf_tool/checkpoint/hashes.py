@@ -1,6 +1,7 @@
 """Hashes that somebody else published for a checkpoint's files, and computing ours."""
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -93,9 +94,14 @@ def _container_hashes(container: Container) -> list[PublishedHash]:
         for row in container.rows.values()
         if row.target_sha256
     ]
+    return found + metadata_hashes(container)
+
+
+def metadata_hashes(container: Container) -> list[PublishedHash]:
+    """The hashes that a container's manifest has of the source's config, tokenizer, index and so on."""
     folder = container.metadata_root.relative_to(container.root).as_posix()
     prefix = "" if folder == "." else folder + "/"
-    found += [
+    found = [
         PublishedHash(prefix + name, "sha256", digest, "metadata_sha256")
         for name, digest in container.metadata_sha256.items()
     ]
@@ -182,10 +188,15 @@ def new_hasher(algorithm: str, nbytes: int) -> Hasher:
 
 
 def hash_file(path: Path, name: str, algorithms: set[str], on_bytes: Callable[[int], None]) -> dict[str, str]:
-    """The digests of a file by each of `algorithms`, from one reading."""
-    nbytes = path.stat().st_size
-    hashers = {algorithm: new_hasher(algorithm, nbytes) for algorithm in algorithms}
+    """The digests of a file by each of `algorithms`, from one reading.
+
+    Raises:
+        CheckpointError: it is not there.
+        EnvironmentFault: the operating system cannot read it.
+    """
     with RandomReader(path, name) as reader:
+        nbytes = os.fstat(reader.fileno()).st_size
+        hashers = {algorithm: new_hasher(algorithm, nbytes) for algorithm in algorithms}
         for chunk in reader.chunks(0, nbytes):
             for hasher in hashers.values():
                 hasher.update(chunk)
