@@ -292,8 +292,8 @@ def _refuse_other_metadata(checkpoint: Checkpoint) -> None:
         found = hash_file(path, entry.file, {entry.algorithm}, lambda _: None)[entry.algorithm]
         if found != entry.digest:
             raise CheckpointError(
-                f"{entry.file}: not expanded: its SHA-256 is {found}, {MANIFEST} says {entry.digest} ({entry.evidence}): "
-                "download that file again"
+                f"{entry.file}: not expanded: its SHA-256 is {found}, {MANIFEST} says {entry.digest} "
+                f"({entry.evidence}): download that file again"
             )
 
 

@@ -54,6 +54,8 @@ def find_identity(checkpoint: Checkpoint, compute_hashes: bool, progress: Progre
         digest = hashlib.sha256(f"{CONTAINER_SCHEME}\0".encode() + _bytes_of(checkpoint, MANIFEST))
         return Identity(str(checkpoint.path), CONTAINER_SCHEME, digest.hexdigest(), Basis.MANIFEST)
     if checkpoint.index is None:
+        if len(checkpoint.shards) > 1:
+            raise CheckpointError(f"{INDEX_NAME}: not there: the identity is made of it")
         raise UsageError(f"{checkpoint.path}: has no index: only a container or an indexed folder has an identity")
     contents = _contents(checkpoint, compute_hashes, progress)
     hasher = hashlib.sha256(f"{HF_SCHEME}\0".encode())

@@ -74,12 +74,12 @@ def _model_files(reference: Checkpoint) -> dict[str, Path]:
     return {
         name: path
         for name, path in _paths(reference).items()
-        if "/" not in name and PurePosixPath(name).suffix in _MODEL_SUFFIXES and "sha256sum" not in name.lower()
+        if "/" not in name and PurePosixPath(name).suffix in _MODEL_SUFFIXES
     }
 
 
 def _difference(name: str, ours: Path | None, theirs: Path) -> str | None:
-    if ours is None:
+    if ours is None or not ours.is_file():  # or a link to nothing
         return "missing; the reference has it"
     mine, other = ours.read_bytes(), theirs.read_bytes()
     if mine == other:
@@ -136,9 +136,9 @@ def _index_problems(checkpoint: Checkpoint, reference: Checkpoint) -> list[Probl
 
 def compare_formats(checkpoint: Checkpoint, reference: Checkpoint) -> list[Problem]:
     """Shards whose headers state another framework than the reference's do: readers refuse unknown ones."""
-    theirs = {shard.file: shard.header.metadata.get("format") for shard in reference.shards}
+    theirs = {shard.header.metadata.get("format", "") for shard in reference.shards} - {""}
     return [
-        Problem(shard.name, "", f"its header states format {stated!r}, the reference's {theirs[shard.file]!r}")
+        Problem(shard.name, "", f"its header states format {stated!r}, the reference's {'/'.join(sorted(theirs))!r}")
         for shard in checkpoint.shards
-        if (stated := shard.header.metadata.get("format")) and theirs.get(shard.file) not in (None, stated)
+        if theirs and (stated := shard.header.metadata.get("format")) and stated not in theirs
     ]

@@ -13,7 +13,7 @@ from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
 from csf_tool.convert import Converted, Options, Target, convert
 from csf_tool.decoder import NumpyDecoder
-from csf_tool.errors import UsageError
+from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.identity import Basis, find_identity
 from csf_tool.progress import Silent
 from csf_tool.verify import verify
@@ -195,3 +195,10 @@ def test_a_download_a_cache_and_a_hashed_copy_have_one_identity(copied: Copied, 
     found.append(find_identity(open_checkpoint(bare), True, Silent()))
     assert {f.digest for f in found} == {hf_identity(bare, digests)}
     assert {f.basis for f in found} == {Basis.DIGESTS}
+
+
+def test_shards_without_their_index_have_no_identity(copied: Copied) -> None:
+    folder = copied("nvfp4-csf-hf")
+    (folder / "model.safetensors.index.json").unlink()
+    with pytest.raises(CheckpointError, match="index.json: not there"):
+        find_identity(open_checkpoint(folder), False, Silent())

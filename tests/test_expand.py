@@ -283,3 +283,19 @@ def test_a_config_that_is_at_fault_stops_nothing_and_is_spoken_of(copied: Copied
     config.write_bytes(config.read_bytes().replace(b'"csf"', b'"brf"', 1))
     done = run(folder, tmp_path / "out")
     assert [(p.file, p.severity.value) for p in done.excused] == [("config.json", "warning")]
+
+
+def test_sums_of_the_source_are_not_carried_over(copied: Copied, tmp_path: Path) -> None:
+    """Its shards are others: a copy of the sums would call every one of them damaged."""
+    folder = copied("nvfp4-csf-hf")
+    lines = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}" for p in sorted(folder.glob("*.safetensors"))]
+    (folder / "SHA256SUMS").write_text("\n".join(lines) + "\n")
+    run(folder, tmp_path / "out")
+    assert not (tmp_path / "out" / "SHA256SUMS").exists()
+
+
+def test_a_link_to_a_missing_blob_is_the_checkpoints_fault(copied: Copied, tmp_path: Path) -> None:
+    folder = copied("nvfp4-csf-hf")
+    (folder / "tokenizer.json").symlink_to("../blobs/gone")
+    with pytest.raises(CheckpointError, match=r"^tokenizer.json: not there"):
+        run(folder, tmp_path / "out")

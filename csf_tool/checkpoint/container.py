@@ -395,6 +395,10 @@ def _check_spelling(container: Container) -> None:
     manifest_keys = (*_IDENTITY, *_TOTALS, "status", "shards", "metadata_sha256", "source_index_sha256")
     for problem in _misspelt(container.manifest, manifest_keys):
         container.error(MANIFEST, problem)
+    rows = container.manifest.get("shards")
+    for row in rows if isinstance(rows, list) else ():
+        for problem in _misspelt(row if isinstance(row, dict) else (), [f.name for f in fields(ShardRow)]):
+            container.error(MANIFEST, f"shards: {problem}")
     contract_keys = (*_IDENTITY, "compressed_scale_count", "source_index_sha256", "source_names")
     for problem in _misspelt(container.contract or {}, contract_keys):
         container.error(CONTRACT, problem)

@@ -19,7 +19,9 @@ DOWNLOAD_METADATA = ".cache/huggingface/download"
 
 _NOTE_SUFFIX = ".metadata"
 
-_SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha256sum.txt")
+SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha256sum.txt")
+"""Names of files as `sha256sum` writes them."""
+
 _SUMS_LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -123,7 +125,7 @@ def _sums(root: Path) -> list[PublishedHash]:
 
 def _sums_lines(root: Path) -> Iterator[tuple[str, int, str]]:
     """Every line of the sums files: the file, the line's number from 1, the line."""
-    for sums in _SUMS_FILES:
+    for sums in SUMS_FILES:
         if (root / sums).is_file():
             for number, line in enumerate((root / sums).read_text("utf-8", "replace").splitlines(), 1):
                 yield sums, number, line.strip()
@@ -134,7 +136,7 @@ def _damaged_sums(root: Path) -> list[Problem]:
     return [
         Problem(sums, "", f"line {number} is damaged: it is no hash and name any more")
         for sums, number, line in _sums_lines(root)
-        if not _SUMS_LINE.fullmatch(line) and ("\0" in line or _was_hex(line[:64]))
+        if "\0" in line or (_was_hex(line[:64]) and not _SUMS_LINE.fullmatch(line))
     ]
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, VERIFICATION
-from csf_tool.checkpoint.files import RandomReader, relative_files
+from csf_tool.checkpoint.files import RandomReader, reading_fault, relative_files
+from csf_tool.checkpoint.hashes import SUMS_FILES
 from csf_tool.checkpoint.index import INDEX_SUFFIX
 from csf_tool.checkpoint.journal import Journal, Record
 from csf_tool.checkpoint.model import Checkpoint
@@ -14,6 +15,9 @@ from csf_tool.checkpoint.writer import Destination
 from csf_tool.progress import Progress
 
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "NOTICE", "COPYING")
+_REPLACED = {*CONFIG_FILES, *SUMS_FILES}
+"""What is not carried over: configs are written anew, and sums are those of other shards."""
+
 _CONTAINER_FILES = {MANIFEST, CONTRACT, VERIFICATION}
 
 
@@ -27,8 +31,17 @@ class SideFile:
 
     @property
     def size(self) -> int:
-        """Bytes to write."""
-        return self.path.stat().st_size if self.content is None else len(self.content)
+        """Bytes to write.
+
+        Raises:
+            CheckpointError: the source is a link to nothing.
+        """
+        if self.content is not None:
+            return len(self.content)
+        try:
+            return self.path.stat().st_size
+        except OSError as error:
+            raise reading_fault(self.name, error) from error
 
     def write(self, folder: Destination, progress: Progress, journal: Journal, prefix: str = "") -> None:
         """Write it into `folder`, under `prefix`, unless an earlier run has; links become ordinary files."""
@@ -54,7 +67,7 @@ def model_root(checkpoint: Checkpoint) -> Path:
 
 
 def plain_files(checkpoint: Checkpoint) -> list[SideFile]:
-    """Every file of the model that is carried over as it is: all but shards, configs and index."""
+    """Every file of the model that is carried over as it is: all but shards, sums of them, configs and index."""
     if checkpoint.path.is_file():
         return []
     if checkpoint.container is None:
@@ -74,7 +87,7 @@ def _carried(root: Path, names: Iterable[str], checkpoint: Checkpoint) -> list[S
     return [
         SideFile(name, root / name)
         for name in names
-        if root / name not in shards and name not in CONFIG_FILES and not name.endswith(INDEX_SUFFIX)
+        if root / name not in shards and name not in _REPLACED and not name.endswith(INDEX_SUFFIX)
     ]
 
 

@@ -428,3 +428,13 @@ def test_every_flipped_bit_is_an_error(tiny: Path, tmp_path: Path, file: str, bi
             checkpoint = open_checkpoint(root)
             assert not verify(checkpoint, None, NumpyDecoder(), Silent()).ok, (at, where[at])
     assert bool(unseen) == (bool(ONLY_VERIFY_SEES[file]) and bit < 7)
+
+
+def test_a_misspelt_key_of_a_row_is_damage(tmp_path: Path) -> None:
+    """Without receipts nothing else says that a shard had a hash."""
+    root = home_made(tmp_path)
+    change_json(
+        root / "manifest.json", lambda m: m["shards"][0].update(tarfet_sha256=m["shards"][0].pop("target_sha256"))
+    )
+    said = [str(p) for p in open_checkpoint(root).problems if p.severity is Severity.ERROR]
+    assert said == ["manifest.json: shards: key 'tarfet_sha256' is probably a damaged 'target_sha256'"]

@@ -250,6 +250,7 @@ def test_the_index_hash_of_a_container_whose_metadata_hashes_leave_it_out(tmp_pa
         (f"{'a' * 64}! {ONE}", True),
         ("a" * 40, True),
         ("\0" * 40, True),
+        (f"{'a' * 64}  model-\0\0\0", True),
         ("# written by hand", False),
         (f"SHA256 ({ONE}) = {'a' * 64}", False),
         ("iQIzBAEBCAAdFiEEyHYsbJvF4uRLrJqZ3Wm1hQ7bT0sFAmXYZQkACgkQ3Wm1hQ7b", False),
