@@ -349,7 +349,11 @@ def _write_container_shard(root: Path, name: str, tensors: list[Tensor], codec: 
 
 def home_made(root: Path, codec: Codec = NVFP4, shards: int = 2) -> Path:
     """A user's container: no receipts, no contract, no metadata folder; the source's config and index at the root."""
-    mini_container(root, codec, shards)
+    return without_receipts(mini_container(root, codec, shards))
+
+
+def without_receipts(root: Path) -> Path:
+    """A container as it would be, had a user made it: see `home_made`."""
     for path in (root / "receipts").iterdir():
         path.unlink()
     (root / "receipts").rmdir()

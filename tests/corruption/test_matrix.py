@@ -1,0 +1,48 @@
+"""Every damage at every place of every layout, what each command makes of it, and docs/corruption.md, which says so.
+
+CSF_TOOL_UPDATE_SNAPSHOTS=1 rewrites the document's tables.
+"""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.corruption.damages import Case
+from tests.corruption.document import DOCUMENT, Rows, read_rows, with_rows
+from tests.corruption.matrix import TABLES, Bench, Table
+
+CASES = [
+    pytest.param(table, case, id=f"{table.title}-{case.place}-{case.damage}")
+    for table in TABLES
+    for case in table.cases
+]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: None)  # what expand writes is gone in a moment
+        yield Bench(tmp_path_factory.mktemp("matrix"))
+
+
+@pytest.fixture(scope="module")
+def documented(bench: Bench) -> Rows:
+    """The rows of the document, rewritten first where that was asked for."""
+    if os.environ.get("CSF_TOOL_UPDATE_SNAPSHOTS"):
+        rows = {(t.title, c.place, c.damage): bench.row(t, c)[0] for t in TABLES for c in t.cases}
+        DOCUMENT.write_text(with_rows(DOCUMENT.read_text(), rows))
+    return read_rows(DOCUMENT.read_text())
+
+
+@pytest.mark.parametrize(("table", "case"), CASES)
+def test_damage(bench: Bench, documented: Rows, table: Table, case: Case) -> None:
+    words, tried = bench.row(table, case)
+    assert [promise for one in tried for promise in one.broken_promises()] == []
+    assert documented[table.title, case.place, case.damage] == words
+
+
+def test_the_document_has_these_rows_and_no_others_and_adds_them_up(documented: Rows) -> None:
+    assert documented.keys() == {(table.title, case.place, case.damage) for table in TABLES for case in table.cases}
+    text = DOCUMENT.read_text()
+    assert with_rows(text, documented) == text
