@@ -200,5 +200,5 @@ def test_a_download_a_cache_and_a_hashed_copy_have_one_identity(copied: Copied, 
 def test_shards_without_their_index_have_no_identity(copied: Copied) -> None:
     folder = copied("nvfp4-csf-hf")
     (folder / "model.safetensors.index.json").unlink()
-    with pytest.raises(CheckpointError, match="index.json: not there"):
+    with pytest.raises(CheckpointError, match=r"index\.json: not there"):
         find_identity(open_checkpoint(folder), False, Silent())
