@@ -7,9 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from csf_tool.checkpoint.compare import DenseReader, TensorComparison, adjacent, mismatch
+from csf_tool.checkpoint.compare import DenseReader, TensorComparison, adjacent, mismatch, same_bytes
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.dense import DenseShard, DenseTensor
+from csf_tool.checkpoint.files import CHUNK_BYTES
 from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import FORMATS
@@ -56,6 +57,7 @@ class ShardCheck:
         self._shard = shard
         self._scope = scope
         self._readers = Readers()
+        self._pieces = _Pieces(self._readers)
         self._reference = DenseReader()
         self._rebuilt = _Rebuilt(shard)
         self._stored = _StoredHash(shard, scope.stored_hashes)
@@ -106,7 +108,8 @@ class ShardCheck:
 
         Three quarters of a checkpoint's tensors are scalars: one by one they cost more than the weights.
         """
-        if not (self._rebuilt.wanted or self._stored.wanted or self._scope.theirs):
+        theirs = self._scope.theirs
+        if not (self._rebuilt.wanted or self._stored.wanted or theirs):
             return False  # nothing but a glance at each is needed
         first, last = group[0].source, group[-1].source
         assert isinstance(first, Located)
@@ -115,17 +118,17 @@ class ShardCheck:
         if end > first.shard.size:
             return False
         try:
-            ours = self._readers[first.shard].read(begin, end)
-            if self._scope.theirs and ours != self._reference.read_group([self._scope.theirs[t.name] for t in group]):
+            data = self._pieces.read(first.shard, begin, end)
+            if theirs and not same_bytes(data, self._reference.read_group([theirs[t.name] for t in group])):
                 return False
         except CheckpointError:
             return False  # one by one, each gets its own message
-        data = memoryview(ours)
         if any(len(t.shape) > 1 and _is_zero(_part(data, t, begin)) for t in group):
             return False
         self._stored.pass_by(first.shard, begin, data)
         self._pass_by(data, self._rebuilt)
-        self.found.reference.checked += len(group) if self._scope.theirs else 0
+        self._pieces.turn()
+        self.found.reference.checked += len(group) if theirs else 0
         return True
 
     def _tensor(self, tensor: DenseTensor, decoded: "_InOrder") -> None:
@@ -171,16 +174,16 @@ class ShardCheck:
         if located.tensor.end > located.shard.size:
             self._lack(tensor)  # named under structure
             return
-        reader = self._readers[located.shard]
         begin, end = located.tensor.begin, located.tensor.end
         zero, comparison = _ZeroWatch(), self._comparison(tensor)
         if self._rebuilt.wanted or self._stored.wanted or comparison:
-            at = begin
-            for piece in reader.chunks(begin, end):
+            for at in range(begin, end, CHUNK_BYTES):
+                piece = self._pieces.read(located.shard, at, min(at + CHUNK_BYTES, end))
                 self._stored.pass_by(located.shard, at, piece)
                 self._pass_by(piece, zero, self._rebuilt, *comparison)
-                at += len(piece)
+                self._pieces.turn()
         else:
+            reader = self._readers[located.shard]
             probe = min(begin + _PROBE_BYTES, end)
             zero.update(memoryview(reader.read(begin, probe)))
             for piece in reader.chunks(probe, end) if zero.only_zeros else ():
@@ -219,6 +222,24 @@ class ShardCheck:
         for comparison in comparisons:
             if problem := comparison.problem():
                 self.found.reference.fail(tensor.stored_in, tensor.name, problem)
+
+
+class _Pieces:
+    """Stored bytes in pieces of at most CHUNK_BYTES; one that was looked at stays whole for `Hashing` for a turn."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._free, self._held = (memoryview(bytearray(CHUNK_BYTES)) for _ in range(2))
+
+    def read(self, shard: Shard, begin: int, end: int) -> memoryview:
+        """A piece, valid until the next is read, or, once it has had its turn, until the next but one."""
+        piece = self._free[: end - begin]
+        self._readers[shard].read_into(piece, begin)
+        return piece
+
+    def turn(self) -> None:
+        """Keep the piece that was read last."""
+        self._free, self._held = self._held, self._free
 
 
 class _InOrder:
@@ -357,11 +378,13 @@ class _Comparison:
 
     def update(self, data: memoryview) -> None:
         """Compare the next bytes."""
-        if self._unreadable is None:
-            try:
-                self._comparison.update(data, self._reader.read(self._theirs, self._at, self._at + len(data)))
-            except CheckpointError as error:
-                self._unreadable = f"the reference cannot be read: {error}"
+        try:
+            for at in range(0, len(data) if self._unreadable is None else 0, CHUNK_BYTES):
+                piece = data[at : at + CHUNK_BYTES]
+                theirs = self._reader.read(self._theirs, self._at + at, self._at + at + len(piece))
+                self._comparison.update(piece, theirs)
+        except CheckpointError as error:
+            self._unreadable = f"the reference cannot be read: {error}"
         self._at += len(data)
 
     def problem(self) -> str | None:

@@ -10,7 +10,7 @@ import numpy as np
 from csf_tool.checkpoint.dense import DenseTensor
 from csf_tool.checkpoint.files import CHUNK_BYTES
 from csf_tool.checkpoint.headers import DTYPE_BITS
-from csf_tool.checkpoint.model import Located, Plane
+from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec import reference
 
@@ -40,19 +40,26 @@ class TensorComparison:
 
     def update(self, ours: memoryview | bytes, theirs: memoryview | bytes) -> None:
         """Compare the next bytes of both; the pieces have the same length."""
-        mine, other = np.frombuffer(ours, np.uint8), np.frombuffer(theirs, np.uint8)
-        different = mine != other
-        differing = int(np.count_nonzero(different))
-        if differing and self._first is None:
-            self._first = self._at + int(different.argmax())
-        self._differing += differing
-        self._at += len(mine)
+        if not same_bytes(ours, theirs):
+            different = np.frombuffer(ours, np.uint8) != np.frombuffer(theirs, np.uint8)
+            if self._first is None:
+                self._first = self._at + int(different.argmax())
+            self._differing += int(np.count_nonzero(different))
+        self._at += len(ours)
 
     def result(self) -> Difference | None:
         """The difference, once all pieces have been compared."""
         if self._first is None:
             return None
         return Difference(self._first, self._differing, self._at, place_of(self._tensor, self._first))
+
+
+def same_bytes(ours: memoryview | bytes, theirs: memoryview | bytes) -> bool:
+    """Whether two pieces of one length are equal. Memoryviews would compare byte by byte, at a 60th of the speed."""
+    words = len(ours) // 8
+    if ours[8 * words :] != theirs[8 * words :]:
+        return False
+    return not words or bool((np.frombuffer(ours, np.uint64, words) == np.frombuffer(theirs, np.uint64, words)).all())
 
 
 def place_of(tensor: DenseTensor, offset: int) -> str:
@@ -78,6 +85,7 @@ class DenseReader:
 
     def __init__(self) -> None:
         self._readers = Readers()
+        self._buffer = memoryview(b"")
         self._name = ""
         self._scales = memoryview(b"")
 
@@ -92,7 +100,7 @@ class DenseReader:
         self._readers.forget()
 
     def read(self, tensor: DenseTensor, begin: int, end: int) -> memoryview:
-        """The bytes `begin` to `end` of a tensor's dense data.
+        """The bytes `begin` to `end` of a tensor's dense data, valid until the next reading.
 
         Raises:
             CheckpointError: they cannot be read, or their streams are broken.
@@ -101,10 +109,10 @@ class DenseReader:
             return self._decoded(tensor.source)[begin:end]
         located = tensor.source
         start = located.tensor.begin
-        return memoryview(self._readers[located.shard].read(start + begin, start + end))
+        return self._stored(located.shard, start + begin, start + end)
 
-    def read_group(self, tensors: list[DenseTensor]) -> bytearray:
-        """The bytes of stored tensors that `adjacent` found side by side.
+    def read_group(self, tensors: list[DenseTensor]) -> memoryview:
+        """The bytes of stored tensors that `adjacent` found side by side, valid until the next reading.
 
         Raises:
             CheckpointError: they cannot be read.
@@ -112,7 +120,14 @@ class DenseReader:
         first, last = tensors[0].source, tensors[-1].source
         assert isinstance(first, Located)
         assert isinstance(last, Located)
-        return self._readers[first.shard].read(first.tensor.begin, last.tensor.end)
+        return self._stored(first.shard, first.tensor.begin, last.tensor.end)
+
+    def _stored(self, shard: Shard, begin: int, end: int) -> memoryview:
+        if end - begin > len(self._buffer):  # one that is used again is in the core's cache
+            self._buffer = memoryview(bytearray(end - begin))
+        data = self._buffer[: end - begin]
+        self._readers[shard].read_into(data, begin)
+        return data
 
     def _decoded(self, plane: Plane) -> memoryview:
         if plane.name != self._name:

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, Self
 
 from csf_tool.errors import CheckpointError, EnvironmentFault
 
-CHUNK_BYTES = 8 << 20
-"""Largest single read or write. macOS refuses calls of 2 GiB, and two such buffers a job must stay small."""
+CHUNK_BYTES = 1 << 20
+"""Largest single read or write: what was read still lies in a core's cache when it is looked at."""
 
 MAX_JSON_BYTES = 512 << 20
 """Largest index, manifest, contract, receipt or config that is read. The largest real ones are 20 MB."""

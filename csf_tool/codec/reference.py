@@ -12,6 +12,7 @@ Shapes used throughout, for a plane of `rows` x `cols` scales:
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,8 @@ from csf_tool.errors import StreamError
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint32]
 
-# Work on this many dense bytes at a time, so that the 64-bit words of a block stay in the L2 cache.
+# Work on this many dense bytes at a time, so that the words of a block stay in the L2 cache.
 _BLOCK_BYTES = 256 * 1024
-
-# The codes of a row are spread in groups of this many: 8 codes become 8 bytes, one 64-bit word.
-_GROUP = 8
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def decode(
     for at in range(0, len(slabs), step):
         part = slice(at, at + step)
         words = _spread(fmt, codes[part])
-        words += bases[part, :, None] * np.uint64(0x0101010101010101)
+        words += bases[part, :, None] * words.dtype.type(int.from_bytes(b"\1" * words.itemsize, "little"))
         dense[part] = words.view(np.uint8)[..., :cols]
     _apply_exceptions(exceptions, out)
     return out
@@ -164,24 +162,23 @@ def _slabs(fmt: CsfFormat, fixed: Bytes, rows: int, cols: int) -> Bytes:
     return fixed.reshape(-1, fmt.slab_bytes(cols))
 
 
-def _spread(fmt: CsfFormat, codes: Bytes) -> NDArray[np.uint64]:
-    """Packed codes `[..., row_bytes]` to one byte a code, 8 bytes a word: `[..., ceil(row_bytes / code_bits)]`.
+def _spread(fmt: CsfFormat, codes: Bytes) -> NDArray[Any]:
+    """Packed codes `[..., row_bytes]` to a byte each, in words of all the codes of one packed byte: `[..., row_bytes]`.
 
-    Eight codes of b bits start side by side in the low 8b bits. Each step moves the upper half of every
-    group apart from its lower half, until every code has a byte of its own.
+    The codes start side by side in the low byte. Each step moves the upper half of every group apart from its
+    lower half, until every code has a byte of its own.
     """
-    bits = fmt.code_bits
-    short = -codes.shape[-1] % bits
-    if short:
-        codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], short), np.uint8)], axis=-1)
-    packed = np.ascontiguousarray(codes).view(f"<u{bits}")
-    words = packed.astype("<u8")
+    bits, per_byte = fmt.code_bits, 8 // fmt.code_bits
+    words = codes.astype(f"<u{per_byte}")
     shifted = np.empty_like(words)
-    for half in (4, 2, 1):
-        mask = sum(((1 << half * bits) - 1) << 8 * first for first in range(0, _GROUP, half))
-        np.left_shift(words, np.uint64((8 - bits) * half), out=shifted)
+    half = per_byte // 2
+    while half:
+        group = (1 << half * bits) - 1
+        mask = sum(group << 8 * first for first in range(0, per_byte, half))
+        np.left_shift(words, words.dtype.type((8 - bits) * half), out=shifted)
         np.bitwise_or(words, shifted, out=words)
-        np.bitwise_and(words, np.uint64(mask), out=words)
+        np.bitwise_and(words, words.dtype.type(mask), out=words)
+        half //= 2
     return words
 
 
