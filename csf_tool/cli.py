@@ -247,7 +247,7 @@ def verify(
     csf-tool verify ~/models/DeepSeek-V4.1-Flash-lossless-CSF
     csf-tool verify ~/models/Qwen3.8-Flash-Next-FP4-Local --against ~/models/Qwen3.8-Flash-Next-NVFP4
     """
-    from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
     from csf_tool.decoder import CrossCheck, make_decoder
     from csf_tool.jobs import default_jobs, drops_cache
     from csf_tool.report.progress import progress_bar
@@ -255,12 +255,13 @@ def verify(
     from csf_tool.verify import VerifyOptions
     from csf_tool.verify import verify as run
 
-    opened = open_checkpoint(checkpoint)
-    reference = open_checkpoint(against) if against else None
-    decoder = make_decoder(device, CrossCheck(cross_check.value), _say)
-    options = VerifyOptions(jobs or default_jobs(), drops_cache(opened, drop_cache))
-    with progress_bar() as progress:
-        found = run(opened, reference, decoder, progress, options)
+    with no_garbage_collection():
+        opened = open_checkpoint(checkpoint)
+        reference = open_checkpoint(against) if against else None
+        decoder = make_decoder(device, CrossCheck(cross_check.value), _say)
+        options = VerifyOptions(jobs or default_jobs(), drops_cache(opened, drop_cache))
+        with progress_bar() as progress:
+            found = run(opened, reference, decoder, progress, options)
     _show(found, verify_json, verify_report, as_json)
     return 0 if found.ok else 1
 

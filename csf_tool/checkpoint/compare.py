@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -143,35 +143,33 @@ def adjacent(tensors: Iterable[DenseTensor], theirs: Mapping[str, DenseTensor]) 
     With a reference, its tensors of the same names must be of the same kind and follow one another, too.
     """
     group: list[DenseTensor] = []
-    nbytes = 0
+    nbytes, end = 0, None
     for tensor in tensors:
-        if group and not (_follow(group[-1], tensor, theirs) and nbytes + tensor.nbytes <= CHUNK_BYTES):
+        size = tensor.nbytes
+        place = _place(tensor, size, theirs)
+        if group and not (place and place.begin == end and nbytes + size <= CHUNK_BYTES):
             yield group
             group, nbytes = [], 0
         group.append(tensor)
-        nbytes += tensor.nbytes
+        nbytes += size
+        end = place.end if place else None
     if group:
         yield group
 
 
-def _follow(a: DenseTensor, b: DenseTensor, theirs: Mapping[str, DenseTensor]) -> bool:
-    """Whether two tensors follow one another in their file, and those of the reference in theirs."""
-    if not _touch(a, b):
-        return False
-    if not theirs:
-        return True
-    other_a, other_b = theirs.get(a.name), theirs.get(b.name)
-    return bool(other_a and other_b and _touch(other_a, other_b) and _alike(a, other_a) and _alike(b, other_b))
+class _Place(NamedTuple):
+    """Where a stored tensor begins and ends, and the reference's as well."""
+
+    begin: tuple[Shard, int, Shard, int]
+    end: tuple[Shard, int, Shard, int]
 
 
-def _touch(a: DenseTensor, b: DenseTensor) -> bool:
-    return (
-        isinstance(a.source, Located)
-        and isinstance(b.source, Located)
-        and a.source.shard is b.source.shard
-        and a.source.tensor.end == b.source.tensor.begin
-    )
-
-
-def _alike(ours: DenseTensor, theirs: DenseTensor) -> bool:
-    return (ours.dtype, ours.shape, ours.nbytes) == (theirs.dtype, theirs.shape, theirs.nbytes)
+def _place(ours: DenseTensor, nbytes: int, reference: Mapping[str, DenseTensor]) -> _Place | None:
+    """None for a tensor that must be looked at by itself."""
+    theirs = reference.get(ours.name) if reference else ours
+    if theirs is None or not isinstance(ours.source, Located) or not isinstance(theirs.source, Located):
+        return None
+    if theirs is not ours and (ours.dtype, ours.shape, nbytes) != (theirs.dtype, theirs.shape, theirs.nbytes):
+        return None
+    (shard, mine), (other_shard, other) = ours.source, theirs.source
+    return _Place((shard, mine.begin, other_shard, other.begin), (shard, mine.end, other_shard, other.end))

@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from rich import progress as rich_progress
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from csf_tool.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from rich import progress as rich_progress
 
 
 @contextmanager
@@ -16,6 +17,9 @@ def progress_bar() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield Silent()
         return
+    from rich import progress as rich_progress  # costs time that runs without a terminal need not take
+    from rich.console import Console
+
     bar = rich_progress.Progress(
         rich_progress.TextColumn("{task.description}"),
         rich_progress.BarColumn(),
@@ -32,7 +36,7 @@ def progress_bar() -> Iterator[Progress]:
 class _Bar:
     """Feeds a rich progress bar."""
 
-    def __init__(self, bar: rich_progress.Progress) -> None:
+    def __init__(self, bar: "rich_progress.Progress") -> None:
         self._bar = bar
         self._task: rich_progress.TaskID | None = None
 
