@@ -1,7 +1,8 @@
 """compress: write a CSF checkpoint of a dense FP4 one, in either layout.
 
-The scales are read twice: a first time to count exceptions, which decide what is worth compressing and how
-large every stream is, so that headers and the space needed are known before the first byte is written.
+The scales come first: how many exceptions each plane has decides what is worth compressing and how large every
+stream is, so that headers and the space needed are known before the first shard is written. The streams are kept
+meanwhile: every byte is read once, and encoded once.
 """
 
 import hashlib
@@ -44,8 +45,9 @@ from csf_tool.decoder import Decoder
 from csf_tool.encoder import Encoder
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
+from csf_tool.kept_streams import KeptStreams
 from csf_tool.progress import Progress
-from csf_tool.selection import LeftDense, Rules, Selection, csf_bytes, select
+from csf_tool.selection import LeftDense, Rules, Selection, csf_bytes, main_format, select
 from csf_tool.shard_writer import FORGET_BYTES
 
 T = TypeVar("T")
@@ -104,7 +106,11 @@ def compress(
         CheckpointError: the checkpoint is broken, or a written shard did not give back its original.
         EnvironmentFault: not enough room, or the system cannot write.
     """
-    return _Compression(checkpoint, destination, options, encoder, decoder, progress).run()
+    _refuse(checkpoint)
+    folder = Destination(destination, checkpoint.root)
+    layout = options.layout or _default_layout(main_format(checkpoint.dense_planes))
+    with KeptStreams(folder, hashes=layout is Layout.CONTAINER) as streams:
+        return _Compression(checkpoint, folder, layout, options, encoder, decoder, progress, streams).run()
 
 
 class _Compression:
@@ -113,27 +119,27 @@ class _Compression:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        destination: Path,
+        folder: Destination,
+        layout: Layout,
         options: CompressOptions,
         encoder: Encoder,
         decoder: Decoder,
         progress: Progress,
+        streams: KeptStreams,
     ) -> None:
         self._begun = time.monotonic()
         self._checkpoint = checkpoint
-        self._options = options
+        self._folder, self._layout, self._options = folder, layout, options
         self._encoder, self._decoder, self._progress = encoder, decoder, SharedProgress(progress)
-        self._folder = Destination(destination, checkpoint.root)
-        _refuse(checkpoint)
+        self._streams = streams
         self._configs = {f.name: load_json(f.path, f.name) for f in config_files(checkpoint)}
         self._selection = self._select()
         fmt = self._selection.fmt
-        self._layout = options.layout or _default_layout(fmt)
         self._sizes = {p.name: csf_bytes(p, self._selection.exceptions[p.name]) for p in self._selection.chosen}
         self._shards = self._csf_shards()
         self.result = Compressed(
             source=str(checkpoint.path),
-            destination=str(destination),
+            destination=str(folder.path),
             layout=self._layout,
             format=fmt,
             device=encoder.device,
@@ -154,14 +160,12 @@ class _Compression:
         return self.result
 
     def _select(self) -> Selection:
-        planes, layout, rules = self._checkpoint.dense_planes, self._options.layout, self._options.rules
-        modules = self._modules() if layout is not Layout.CONTAINER else None
-        selection = select(planes, rules, modules, self._count_exceptions)
-        if layout is None and _default_layout(selection.fmt) is Layout.CONTAINER:
-            selection = select(planes, rules, None, lambda _: selection.exceptions)
-        if layout is Layout.HF and not selection.fmt.has_hf_readers:
-            title = selection.fmt.title
-            raise UsageError(f"--to hf: no reader knows {title} CSF in the Hugging Face layout; use --to container")
+        planes = self._checkpoint.dense_planes
+        fmt = main_format(planes)
+        if self._layout is Layout.HF and not fmt.has_hf_readers:
+            raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout; use --to container")
+        modules = self._modules() if self._layout is Layout.HF else None
+        selection = select(planes, self._options.rules, modules, self._count_exceptions)
         if not selection.chosen:
             first = selection.left[0]
             raise UsageError(
@@ -193,9 +197,11 @@ class _Compression:
         with Readers() as readers, readers.unchanged():
             for encoded in self._encoder.encode(read_scales(readers, planes)):
                 counts[encoded.plane.name] = len(encoded.exceptions)
+                self._streams.keep(encoded)
                 self._progress.advance(encoded.plane.dense_bytes)
             if self._options.drop_cache:
                 readers.forget()
+                self._streams.forget()
         return counts
 
     def _run(self, tasks: list[T], work: Callable[[T], None]) -> None:
@@ -331,7 +337,7 @@ class _Compression:
             CsfShardJob,
             destination=self._folder,
             journal=self._journal,
-            encoder=self._encoder,
+            streams=self._streams,
             with_receipt=with_receipt,
             drop_cache=self._options.drop_cache,
         )

@@ -15,8 +15,8 @@ from csf_tool.checkpoint.model import DensePlane, Layout, Located, Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import CsfFormat
-from csf_tool.encoder import Encoder, PlaneScales
-from csf_tool.errors import CheckpointError
+from csf_tool.encoder import PlaneScales
+from csf_tool.kept_streams import Kept, KeptStreams
 from csf_tool.selection import csf_bytes
 from csf_tool.shard_writer import Hashing, write_parts
 
@@ -29,7 +29,6 @@ class CsfShard:
     name: str
     header: bytes
     sources: list[Located | DensePlane]
-    exceptions: dict[str, int]
     size: int
 
     @property
@@ -62,7 +61,7 @@ def csf_shard(
     header = render_header(metadata, entries)
     name = f"{TENSORS}/{shard.name}" if layout is Layout.CONTAINER else shard.name
     size = len(header) + sum(nbytes for *_, nbytes in entries)
-    return CsfShard(shard, name, header, sources, exceptions, size)
+    return CsfShard(shard, name, header, sources, size)
 
 
 def _stream_entries(plane: DensePlane, exceptions: int) -> list[tuple[str, str, tuple[int, ...], int]]:
@@ -90,7 +89,7 @@ class CsfShardJob:
     shard: CsfShard
     destination: Destination
     journal: Journal
-    encoder: Encoder
+    streams: KeptStreams
     with_receipt: bool
     drop_cache: bool
 
@@ -99,14 +98,14 @@ def write_csf_shard(job: CsfShardJob, on_bytes: Callable[[int], None]) -> None:
     """Write one shard under its name, complete and synced, its receipt first.
 
     Raises:
-        CheckpointError: the source cannot be read, or gave other scales than when they were measured.
+        CheckpointError: the source cannot be read, or what was encoded does not give back its scales.
         EnvironmentFault: the system cannot read or write, or the source changed meanwhile.
     """
     shard = job.shard
     with Readers() as readers, readers.unchanged(), job.destination.create(shard.name) as file:
         receipt = _Receipt(shard, readers) if job.with_receipt else None
         hashing = Hashing() if receipt else None
-        parts = _parts(shard, readers, job.encoder, receipt)
+        parts = _parts(shard, readers, job.streams, receipt)
         write_parts(file, parts, readers, hashing, on_bytes, job.drop_cache)
         record = Record(shard.size, hashing.hexdigest() if hashing else None)
 
@@ -121,11 +120,10 @@ def write_csf_shard(job: CsfShardJob, on_bytes: Callable[[int], None]) -> None:
 
 
 def _parts(
-    shard: CsfShard, readers: Readers, encoder: Encoder, receipt: "_Receipt | None"
+    shard: CsfShard, readers: Readers, streams: KeptStreams, receipt: "_Receipt | None"
 ) -> Iterator[memoryview | Range]:
     """The shard's bytes and ranges in order; `receipt` sees the source's bytes in their own order as they pass."""
     yield memoryview(shard.header)
-    encoded = encoder.encode(read_scales(readers, shard.planes))
     for part in merge_ranges(shard.sources):
         if isinstance(part, Range):
             if receipt is None:
@@ -133,13 +131,10 @@ def _parts(
             else:
                 yield from receipt.pass_by(readers[part.shard].chunks(part.begin, part.end))
             continue
-        streams = next(encoded)
-        if len(streams.exceptions) != shard.exceptions[part.name]:
-            raise CheckpointError(f"{shard.source.name}: {part.name} changed while it was being compressed")
+        kept = streams.read(part)
         if receipt:
-            receipt.pass_scales(part, streams.scales.data.cast("B"))
-        yield streams.fixed.data.cast("B")
-        yield memoryview(streams.exceptions.tobytes())
+            receipt.pass_scales(kept)
+        yield kept.data
 
 
 class _Receipt:
@@ -157,18 +152,20 @@ class _Receipt:
             self._source.update(piece)
             yield piece
 
-    def pass_scales(self, plane: DensePlane, data: memoryview) -> None:
+    def pass_scales(self, kept: Kept) -> None:
         """See the dense scales of a plane."""
-        self._source.update(data)
+        self._source.update(kept.decoded())
+        plane, sha256 = kept.plane, kept.source_sha256
+        assert sha256 is not None
         fixed = plane.fmt.fixed_bytes(plane.rows, plane.cols)
         receipt = ScaleReceipt(
             name=plane.name,
             dtype=plane.scale.tensor.dtype,
             shape=(plane.rows, plane.cols),
             fixed_bytes=fixed,
-            exception_bytes=csf_bytes(plane, self._shard.exceptions[plane.name]) - fixed,
+            exception_bytes=len(kept.data) - fixed,
             source_bytes=plane.dense_bytes,
-            source_sha256=hashlib.sha256(data).hexdigest(),
+            source_sha256=sha256,
         )
         self._scales.append(receipt)
 

@@ -3,18 +3,20 @@
 import json
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from csf_tool.checkpoint.container_documents import StatedOrigin
+from csf_tool.checkpoint.files import RandomReader
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
+from csf_tool.checkpoint.writer import NewFile
 from csf_tool.compress import Compressed, CompressOptions, compress
 from csf_tool.decoder import NumpyDecoder
-from csf_tool.encoder import NumpyEncoder
+from csf_tool.encoder import Encoded, NumpyEncoder, PlaneScales
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.expand import expand
 from csf_tool.progress import Silent
@@ -272,3 +274,60 @@ def test_the_origin_is_read_from_a_hub_cache(copied: Copied, tmp_path: Path) -> 
     run(snapshot, tmp_path / "out")
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert (manifest["source_model_id"], manifest["source_revision"]) == ("org/name", "d" * 40)
+
+
+@pytest.mark.parametrize(
+    ("dense", "layout"),
+    [("nvfp4-dense", Layout.HF), ("nvfp4-dense", Layout.CONTAINER), ("mxfp4-dense", Layout.CONTAINER)],
+)
+def test_every_byte_of_the_source_is_read_once(
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dense: str, layout: Layout
+) -> None:
+    source = open_checkpoint(sample(dense))
+    read: dict[str, list[tuple[int, int]]] = {shard.name: [] for shard in source.shards}
+
+    def read_into(self: RandomReader, view: memoryview, begin: int) -> None:
+        if self.name in read:  # not what was written, which a container reads to prove it
+            read[self.name].append((begin, begin + len(view)))
+        really_read(self, view, begin)
+
+    def copy(self: NewFile, reader: RandomReader, begin: int, end: int, on_bytes: Callable[[int], None]) -> None:
+        for piece in reader.chunks(begin, end):
+            self.write(piece)
+            on_bytes(len(piece))
+
+    really_read = RandomReader.read_into
+    monkeypatch.setattr(RandomReader, "read_into", read_into)
+    monkeypatch.setattr(NewFile, "copy", copy)
+    options = CompressOptions(layout, Rules(keep_larger=True), jobs=2)
+    compress(source, tmp_path / "out", options, NumpyEncoder(), NumpyDecoder(), Silent())
+    for shard in source.shards:
+        at = shard.header.data_start
+        for begin, end in sorted(r for r in read[shard.name] if r != (0, at)):
+            assert begin == at, f"{shard.name}: read from {begin} to {end}, after what ended at {at}"
+            at = end
+        assert at == shard.size
+
+
+def test_streams_that_do_not_give_back_the_scales_are_not_written(sample: Sample, tmp_path: Path) -> None:
+    """An encoder that is wrong is found before a receipt states anything of its planes."""
+
+    class Wrong(NumpyEncoder):
+        def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
+            for encoded in super().encode(planes):
+                encoded.fixed[0, 0] ^= 1
+                yield encoded
+
+    options = CompressOptions(Layout.CONTAINER, jobs=1)
+    with pytest.raises(CheckpointError, match=r"weight_scale: what was encoded does not give back the original scales"):
+        compress(open_checkpoint(sample("nvfp4-dense")), tmp_path / "out", options, Wrong(), NumpyDecoder(), Silent())
+    assert not list((tmp_path / "out").rglob("*.safetensors"))
+
+
+def test_streams_leave_no_file_behind(sample: Sample, tmp_path: Path) -> None:
+    for layout in (Layout.HF, Layout.CONTAINER):
+        run(sample("nvfp4-dense"), tmp_path / "new" / layout.value, layout)
+    with pytest.raises(UsageError, match="0 planes matched"):
+        run(sample("nvfp4-dense"), tmp_path / "nothing", rules=Rules(exclude=("*",)))
+    assert [p.name for p in tmp_path.iterdir()] == ["new"]
+    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["container", "hf"]

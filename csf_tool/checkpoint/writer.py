@@ -8,11 +8,12 @@ import secrets
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self, cast
 
 from csf_tool.checkpoint.files import CHUNK_BYTES, RandomReader, drop_cache
 from csf_tool.errors import EnvironmentFault, UsageError
@@ -70,12 +71,23 @@ class Destination:
         Raises:
             EnvironmentFault: it has not.
         """
-        existing = next(p for p in (self.path.absolute(), *self.path.absolute().parents) if p.exists())
-        free = shutil.disk_usage(existing).free
+        free = shutil.disk_usage(self._existing()).free
         if free < nbytes:
             raise EnvironmentFault(
                 f"{self.path}: {size(nbytes)} are needed, {size(free)} are free: {size(nbytes - free)} short"
             )
+
+    def _existing(self) -> Path:
+        """The folder, or the nearest above it that is there already."""
+        return next(p for p in (self.path.absolute(), *self.path.absolute().parents) if p.exists())
+
+    def scratch_file(self) -> BinaryIO:
+        """A file without a name on the same disk, read and written without a buffer; it is gone when it is closed.
+
+        Raises:
+            OSError: there can be none.
+        """
+        return cast(BinaryIO, tempfile.TemporaryFile(dir=self._existing(), buffering=0))
 
     def create(self, name: str) -> "NewFile":
         """A file to be written under the relative path `name`; use as a context manager."""
