@@ -19,15 +19,13 @@ from csf_tool.encoder import Encoded, PlaneScales
 from csf_tool.gpu import (
     compress_mxfp4_scales,
     compress_nvfp4_scales,
-    decompress_mxfp4_csf_scales,
-    decompress_nvfp4_csf_scales,
+    decompress_csf_scales,
     prepare_csf_scales,
 )
 
 BATCH_BYTES = 32 << 20
 """Dense bytes of a batch: large enough that launches and copies run at full rate, small beside host memory."""
 
-_DECOMPRESS = {NVFP4: decompress_nvfp4_csf_scales, MXFP4: decompress_mxfp4_csf_scales}
 _COMPRESS = {NVFP4: compress_nvfp4_scales, MXFP4: compress_mxfp4_scales}
 _SLOTS = 3
 _ALIGNMENT = 16
@@ -124,7 +122,7 @@ class GpuDecoder:
                 reused=False,
             )
             nbytes = len(part.counts) * rows * cols
-            _DECOMPRESS[fmt](scales, out=dense[at : at + nbytes])
+            decompress_csf_scales(scales, out=dense[at : at + nbytes])
             at += nbytes
         slot.buffer("result", batch.dense_bytes, host=True).copy_(dense, non_blocking=True)
         if slot.done is not None:

@@ -333,7 +333,8 @@ def decompress_nvfp4_csf_scales(
         TypeError: `scales` or a tensor is of the wrong kind or dtype.
         ValueError: wrong format, layout, device or length; or the stack is where Triton cannot run.
     """
-    return _decompress(NVFP4, scales, out, expert_start, layout)
+    _require_scales(scales, NVFP4)
+    return decompress_csf_scales(scales, out=out, expert_start=expert_start, layout=layout)
 
 
 def decompress_mxfp4_csf_scales(
@@ -344,20 +345,19 @@ def decompress_mxfp4_csf_scales(
     layout: Layout = "linear",
 ) -> torch.Tensor:
     """The dense scales of a stack, float8_e8m0fnu: as `decompress_nvfp4_csf_scales`."""
-    return _decompress(MXFP4, scales, out, expert_start, layout)
+    _require_scales(scales, MXFP4)
+    return decompress_csf_scales(scales, out=out, expert_start=expert_start, layout=layout)
 
 
-def _decompress(
-    fmt: CsfFormat,
+def decompress_csf_scales(
     scales: CsfScales,
-    out: torch.Tensor | None,
-    expert_start: torch.Tensor | None,
-    layout: Layout,
+    *,
+    out: torch.Tensor | None = None,
+    expert_start: torch.Tensor | None = None,
+    layout: Layout = "linear",
 ) -> torch.Tensor:
-    if not isinstance(scales, CsfScales):
-        raise TypeError(f"scales must be prepared CsfScales, not {type(scales).__name__}")
-    if scales.format != fmt:
-        raise ValueError(f"these are {scales.format.title} scales, not {fmt.title}")
+    """The dense scales of a stack of either format: what the other decompress functions come down to."""
+    _require_scales(scales)
     shape = scales.dense_shape(layout)
     size = scales.workspace_bytes(layout)
     if out is None:
@@ -374,11 +374,18 @@ def _decompress(
         out,
         scales.rows,
         scales.cols,
-        fmt.code_bits,
+        scales.format.code_bits,
         scales.lead_group,
         layout == "swizzled",
     )
     return out.view(-1)[:size].view(scales.dense_dtype).view(shape)
+
+
+def _require_scales(scales: CsfScales, fmt: CsfFormat | None = None) -> None:
+    if not isinstance(scales, CsfScales):
+        raise TypeError(f"scales must be prepared CsfScales, not {type(scales).__name__}")
+    if fmt and scales.format != fmt:
+        raise ValueError(f"these are {scales.format.title} scales, not {fmt.title}")
 
 
 def _check_workspace(scales: CsfScales, out: torch.Tensor, size: int) -> None:

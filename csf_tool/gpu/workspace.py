@@ -1,0 +1,48 @@
+"""One buffer of dense scales that all stacks of a model take turns in."""
+
+import torch
+
+from csf_tool.gpu.scales import CsfScales, Layout, decompress_csf_scales
+
+
+class ScaleWorkspace:
+    """A buffer as large as the largest of some stacks, to decompress each into just before it is used.
+
+    Whatever was in it is overwritten: use the scales of one stack before the next is decompressed, on the same
+    CUDA stream. Decompressing allocates nothing and can be captured in a CUDA graph; graphs keep the buffer's
+    address, so keep the workspace as long as they live.
+    """
+
+    def __init__(self, *stacks: CsfScales, layout: Layout = "linear") -> None:
+        """Allocate the buffer, on the device of the stacks.
+
+        Raises:
+            ValueError: there are no stacks, they are on several devices, or there is no such layout.
+        """
+        if not stacks:
+            raise ValueError("a workspace needs the stacks that it is for")
+        devices = {stack.device for stack in stacks}
+        if len(devices) > 1:
+            raise ValueError(f"stacks on {', '.join(sorted(map(str, devices)))}: a workspace is on one device")
+        self.layout: Layout = layout
+        nbytes = max(stack.workspace_bytes(layout) for stack in stacks)
+        self.buffer = torch.empty(nbytes, dtype=torch.uint8, device=stacks[0].device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer."""
+        return self.buffer.nbytes
+
+    def decompress(self, stack: CsfScales, *, expert_start: torch.Tensor | None = None) -> torch.Tensor:
+        """The dense scales of a stack, in the buffer: float8 `[experts, rows, cols]`, padded in the 128x4 layout.
+
+        Args:
+            stack: any stack that fits, of either format.
+            expert_start: as for `decompress_nvfp4_csf_scales`: experts without rows are left as they were in the
+                buffer, which holds what other stacks put there.
+
+        Raises:
+            TypeError: an argument is of the wrong kind or dtype.
+            ValueError: the stack is larger than the buffer or on another device, or `expert_start` does not fit.
+        """
+        return decompress_csf_scales(stack, out=self.buffer, expert_start=expert_start, layout=self.layout)

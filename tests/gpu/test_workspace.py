@@ -1,0 +1,51 @@
+"""The workspace that stacks take turns in."""
+
+import numpy as np
+import pytest
+import torch
+
+from csf_tool.codec.formats import MXFP4, NVFP4
+from csf_tool.gpu import ScaleWorkspace
+from csf_tool.gpu.scales import Layout
+from tests.gpu.stacks import DEVICE, expected, expert_start, prepared, random_stack
+
+LAYOUTS: tuple[Layout, ...] = ("linear", "swizzled")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_stacks_of_any_size_and_format_take_turns_in_one_buffer(layout: Layout) -> None:
+    stacks = [
+        random_stack(NVFP4, 2, 32, 24, 0.02),
+        random_stack(MXFP4, 3, 48, 9, 0.1),
+        random_stack(NVFP4, 1, 16, 2, 0.0),
+    ]
+    workspace = ScaleWorkspace(*map(prepared, stacks), layout=layout)
+    assert workspace.nbytes == max(expected(stack, layout).size for stack in stacks)
+    address = workspace.buffer.data_ptr()
+    for stack in [*stacks, stacks[0]]:
+        dense = workspace.decompress(prepared(stack))
+        assert dense.data_ptr() == address
+        assert dense.view(torch.uint8).cpu().numpy().tobytes() == expected(stack, layout).tobytes()
+
+
+def test_inactive_experts_keep_what_was_there() -> None:
+    stack = random_stack(NVFP4, 4, 16, 8, 0.02)
+    workspace = ScaleWorkspace(prepared(stack))
+    workspace.buffer.fill_(0xA5)
+    dense = workspace.decompress(prepared(stack), expert_start=expert_start([True, False, False, True]))
+    dense_bytes = dense.view(torch.uint8).cpu().numpy()
+    assert np.array_equal(dense_bytes[[0, 3]], stack.scales[[0, 3]])
+    assert (dense_bytes[1:3] == 0xA5).all()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    small, large = prepared(random_stack(NVFP4, 1, 16, 4, 0.0)), prepared(random_stack(NVFP4, 2, 16, 4, 0.0))
+    with pytest.raises(ValueError, match="64 bytes, the dense scales take 128"):
+        ScaleWorkspace(small).decompress(large)
+    with pytest.raises(ValueError, match="needs the stacks"):
+        ScaleWorkspace()
+    with pytest.raises(ValueError, match="layout must be"):
+        ScaleWorkspace(small, layout="rows")  # type: ignore[arg-type]
+    meta = small.to("meta")
+    with pytest.raises(ValueError, match=f"stacks on {DEVICE}.*, meta"):
+        ScaleWorkspace(small, meta)
