@@ -1,6 +1,7 @@
 """csf-tool: inspect, verify and expand FP4 checkpoints whose block scales are CSF-compressed.
 
-The GPU functions are found here as well; torch and Triton are imported when the first of them is touched.
+The Python API is found here: reading checkpoints, and the GPU functions. A module is imported when the first of its
+names is touched, torch and Triton with it where it needs them.
 """
 
 from importlib import import_module
@@ -9,35 +10,56 @@ from typing import TYPE_CHECKING, Any
 from csf_tool.version import __version__
 
 if TYPE_CHECKING:
+    from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.gpu import (
         CsfScales,
         CsfStreams,
+        ScaleWorkspace,
         compress_mxfp4_scales,
         compress_nvfp4_scales,
+        decompress_csf_scales,
         decompress_mxfp4_csf_scales,
         decompress_nvfp4_csf_scales,
         prepare_csf_scales,
         prepare_mxfp4_csf_scales,
         prepare_nvfp4_csf_scales,
     )
+    from csf_tool.loading import iter_tensors, load_file, safe_open
+    from csf_tool.stacks import load_stack
 
 __all__ = [
     "CsfScales",
     "CsfStreams",
+    "ScaleWorkspace",
     "__version__",
     "compress_mxfp4_scales",
     "compress_nvfp4_scales",
+    "decompress_csf_scales",
     "decompress_mxfp4_csf_scales",
     "decompress_nvfp4_csf_scales",
+    "iter_tensors",
+    "load_file",
+    "load_stack",
+    "open_checkpoint",
     "prepare_csf_scales",
     "prepare_mxfp4_csf_scales",
     "prepare_nvfp4_csf_scales",
+    "safe_open",
 ]
+
+_ELSEWHERE = {
+    "iter_tensors": "csf_tool.loading",
+    "load_file": "csf_tool.loading",
+    "load_stack": "csf_tool.stacks",
+    "open_checkpoint": "csf_tool.checkpoint.layouts",
+    "safe_open": "csf_tool.loading",
+}
+"""Where the names are that are not in `csf_tool.gpu`."""
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("csf_tool.gpu"), name)
+        return getattr(import_module(_ELSEWHERE.get(name, "csf_tool.gpu")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

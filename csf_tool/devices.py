@@ -25,7 +25,7 @@ def choose_cuda(device: str, tell: Callable[[str], None]) -> str | None:
         return None
     if device != "auto" and not _is_cuda_name(device):
         raise UsageError(f"--device {device}: give auto, cpu, cuda or cuda:N")
-    reason = _why_no_gpu(device)
+    reason = why_no_gpu(device)
     if reason and device != "auto":
         raise EnvironmentFault(f"--device {device}: {reason}")
     if reason:
@@ -39,7 +39,7 @@ def _is_cuda_name(device: str) -> bool:
     return name == "cuda" and (index.isdecimal() or device == "cuda")
 
 
-def _why_no_gpu(device: str) -> str | None:
+def why_no_gpu(device: str) -> str | None:
     """Why `device` cannot decode, or None when it can."""
     if missing := [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]:
         return f"{' and '.join(missing)} not installed ({_INSTALL} adds the GPU)"

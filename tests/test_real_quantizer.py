@@ -16,6 +16,7 @@ from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from safetensors.torch import load_file, save_file
 
+import csf_tool
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
 from csf_tool.compress import CompressOptions, compress
@@ -46,9 +47,8 @@ def quantized(weight: torch.Tensor, fmt: str) -> dict[str, torch.Tensor]:
     return dict(compressor.compress(state, scheme_of(fmt)))
 
 
-def dequantized(folder: Path, fmt: str) -> dict[str, torch.Tensor]:
+def dequantized(tensors: dict[str, torch.Tensor], fmt: str) -> dict[str, torch.Tensor]:
     """Every weight of a checkpoint, dequantised by the library."""
-    tensors = load_file(folder / "model.safetensors")
     compressor = NVFP4PackedCompressor if fmt == "NVFP4" else MXFP4PackedCompressor
     stems = sorted({name.rpartition(".")[0] for name in tensors})
     return {
@@ -75,19 +75,38 @@ def dense(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return request.param, folder
 
 
-def test_the_library_dequantises_the_expanded_checkpoint_to_the_same_weights(
-    dense: tuple[str, Path], tmp_path: Path
-) -> None:
-    fmt, folder = dense
-    layout = Layout.HF if fmt == "NVFP4" else Layout.CONTAINER
-    options = CompressOptions(layout)
-    done = compress(open_checkpoint(folder), tmp_path / "csf", options, NumpyEncoder(), NumpyDecoder(), Silent())
+def compressed(dense: Path, csf: Path, fmt: str) -> Path:
+    """The checkpoint in the layout of its format."""
+    options = CompressOptions(Layout.HF if fmt == "NVFP4" else Layout.CONTAINER)
+    done = compress(open_checkpoint(dense), csf, options, NumpyEncoder(), NumpyDecoder(), Silent())
     assert (done.planes, done.left) == (2 * LAYERS, [])
     assert done.csf_bytes < done.dense_bytes
-    assert verify(open_checkpoint(tmp_path / "csf"), open_checkpoint(folder), NumpyDecoder(), Silent()).ok
-    expand(open_checkpoint(tmp_path / "csf"), tmp_path / "back", NumpyDecoder(), Silent())
-    ours, theirs = dequantized(tmp_path / "back", fmt), dequantized(folder, fmt)
+    return csf
+
+
+def assert_same_weights(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
     assert ours.keys() == theirs.keys()
     for stem, weight in theirs.items():
         assert weight.abs().sum() > 0
         assert torch.equal(ours[stem].view(torch.uint8), weight.view(torch.uint8))
+
+
+def test_the_library_dequantises_the_expanded_checkpoint_to_the_same_weights(
+    dense: tuple[str, Path], tmp_path: Path
+) -> None:
+    fmt, folder = dense
+    csf = compressed(folder, tmp_path / "csf", fmt)
+    assert verify(open_checkpoint(csf), open_checkpoint(folder), NumpyDecoder(), Silent()).ok
+    expand(open_checkpoint(csf), tmp_path / "back", NumpyDecoder(), Silent())
+    want = dequantized(load_file(folder / "model.safetensors"), fmt)
+    assert_same_weights(dequantized(load_file(tmp_path / "back" / "model.safetensors"), fmt), want)
+
+
+def test_the_library_dequantises_what_safe_open_gives_it_to_the_same_weights(
+    dense: tuple[str, Path], tmp_path: Path
+) -> None:
+    """Without an expanded file."""
+    fmt, folder = dense
+    with csf_tool.safe_open(compressed(folder, tmp_path / "csf", fmt), "pt") as f:
+        tensors = {name: f.get_tensor(name) for name in f.keys()}
+    assert_same_weights(dequantized(tensors, fmt), dequantized(load_file(folder / "model.safetensors"), fmt))

@@ -150,11 +150,16 @@ def own_shards(checkpoint: Checkpoint, tensors: Iterable[DenseTensor]) -> dict[s
 
 
 def _own_shard(checkpoint: Checkpoint, shard: Shard, tensors: list[DenseTensor]) -> DenseShard:
-    metadata = {k: v for k, v in shard.header.metadata.items() if k not in _CSF_METADATA_KEYS}
-    metadata.setdefault("format", "pt")  # transformers refuses shards without it
-    header = render_header(metadata, [(t.name, t.dtype, t.shape, t.nbytes) for t in tensors])
+    header = render_header(dense_metadata(shard), [(t.name, t.dtype, t.shape, t.nbytes) for t in tensors])
     name = shard.name.removeprefix(f"{TENSORS}/") if checkpoint.layout is Layout.CONTAINER else shard.name
     return DenseShard(name, header, tensors, None)
+
+
+def dense_metadata(shard: Shard) -> dict[str, str]:
+    """The metadata of a shard without what says that it is CSF."""
+    metadata = {k: v for k, v in shard.header.metadata.items() if k not in _CSF_METADATA_KEYS}
+    metadata.setdefault("format", "pt")  # transformers refuses shards without it
+    return metadata
 
 
 def shard_parts(shard: DenseShard, scales: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview | Range]:

@@ -109,6 +109,12 @@ def expert_group_of(name: str) -> str | None:
     return match[0] if match else None
 
 
+def expert_of(name: str) -> int | None:
+    """The number of the routed expert that a tensor belongs to, or None."""
+    match = re.match(r"(?:.*\.)?experts\.(\d{1,9})\.", name)
+    return int(match[1]) if match else None
+
+
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Sorts `layers.10` after `layers.9`. A number goes by its length first: it may be too long for an int."""
     return [_part_key(part) for part in re.split(r"([0-9]+)", name)]

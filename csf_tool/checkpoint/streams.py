@@ -70,6 +70,10 @@ class Readers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
         for reader in self._open.values():
             reader.close()
         self._open.clear()

@@ -1,0 +1,366 @@
+"""Reading a checkpoint from Python as if it were dense: `safe_open`, `load_file` and `iter_tensors`.
+
+A checkpoint is a folder in either CSF layout, a dense one, or one safetensors file. Names, shapes and dtypes are
+those of the dense checkpoint; a plane is decoded when its scale is asked for. torch is imported only for "pt".
+"""
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, overload
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from csf_tool.checkpoint.config import CONFIG_FILES
+from csf_tool.checkpoint.dense import DenseTensor, dense_metadata, dense_tensors
+from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.model import Checkpoint, Located
+from csf_tool.checkpoint.problems import errors
+from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError, UsageError
+from csf_tool.numpy_loading import NumpyLoader
+from csf_tool.text import escape
+
+if TYPE_CHECKING:
+    import torch
+
+    from csf_tool.torch_loading import TorchLoader
+
+BATCH_BYTES = 2 << 30
+"""Dense bytes that `iter_tensors` loads together: room for a layer of hundreds of experts, so for whole stacks."""
+
+T = TypeVar("T")
+
+_PT, _NP = ("pt", "torch", "pytorch"), ("np", "numpy")
+_BACKENDS = ("mmap", "pread")
+
+
+class _Missing(UsageError, FileNotFoundError):
+    """Raised when there is nothing at a path; for code that catches what safetensors raises then."""
+
+
+class _Misused(UsageError, SafetensorError):
+    """Raised when the request cannot be right; for code that catches what safetensors raises then."""
+
+
+class _Broken(CheckpointError, SafetensorError):
+    """Raised when the checkpoint is at fault; for code that catches what safetensors raises then."""
+
+
+class _BrokenStream(StreamError, SafetensorError):
+    """Raised when a plane's streams break a rule; for code that catches what safetensors raises for broken files."""
+
+
+@contextmanager
+def _as_safetensors() -> Iterator[None]:
+    """Errors of the block as ones that are safetensors' own as well."""
+    try:
+        yield
+    except StreamError as error:
+        raise _BrokenStream(str(error)) from error
+    except CheckpointError as error:
+        raise _Broken(str(error)) from error
+    except UsageError as error:
+        raise _Misused(str(error)) from error
+
+
+class _Loader(Protocol[T]):
+    """What gives tensors of one framework."""
+
+    def load(self, batch: Sequence[DenseTensor]) -> list[T]:
+        """The tensors."""
+
+    def cut(self, whole: T, index: Any) -> T:
+        """A part of a tensor, in memory of its own."""
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
+class safe_open(Generic[T]):
+    """`safetensors.safe_open` over a shard or a whole checkpoint, as if it were dense.
+
+    Reading is by plain reads, never mmap: `backend` is taken for compatibility alone. Methods may be called from
+    several threads. Errors are csf_tool's; those that safetensors would raise as SafetensorError or
+    FileNotFoundError are these, too.
+    """
+
+    @overload
+    def __init__(
+        self: "safe_open[torch.Tensor]",
+        filename: str | os.PathLike[str],
+        framework: Literal["pt", "torch", "pytorch"] = "pt",
+        device: "torch.device | str | int" = "cpu",
+        *,
+        backend: str = "mmap",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "safe_open[NDArray[Any]]",
+        filename: str | os.PathLike[str],
+        framework: Literal["np", "numpy"],
+        device: Literal["cpu"] = "cpu",
+        *,
+        backend: str = "mmap",
+    ) -> None: ...
+    def __init__(
+        self,
+        filename: str | os.PathLike[str],
+        framework: str = "pt",
+        device: Any = "cpu",
+        *,
+        backend: str = "mmap",
+    ) -> None:
+        """Read the headers, and nothing else.
+
+        Args:
+            filename: the checkpoint's folder, or one safetensors file. A plane whose streams lie in two shards is
+                found in the folder alone.
+            framework: "pt" for torch tensors, "np" for numpy arrays. numpy itself lacks BF16 and the 8-bit floats:
+                they need the package ml_dtypes, and are refused without it.
+            device: where torch tensors shall be; on a GPU planes are decoded there.
+            backend: "mmap" or "pread"; makes no difference.
+
+        Raises:
+            FileNotFoundError: there is nothing at `filename`.
+            UsageError: unknown framework, device or backend, or no checkpoint. A SafetensorError, too.
+            CheckpointError: the checkpoint is broken or incomplete. A SafetensorError, too.
+            EnvironmentFault: it cannot be read here, torch is not installed, or there is no such GPU.
+        """
+        if backend not in _BACKENDS:
+            raise _Misused(f"backend {backend!r}: give {' or '.join(_BACKENDS)}")
+        with _as_safetensors():
+            self._loader: _Loader[Any] | None = _loader(framework, device)
+        self._lock = threading.Lock()
+        self._checkpoint = opened(filename)
+        self._tensors = dense_tensors(self._checkpoint)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        with self._lock:
+            if self._loader:
+                self._loader.close()
+            self._loader = None
+
+    def __del__(self) -> None:
+        if loader := getattr(self, "_loader", None):
+            loader.close()
+
+    def keys(self) -> list[str]:
+        """The dense names, sorted."""
+        return sorted(self._tensors)
+
+    def offset_keys(self) -> list[str]:
+        """The dense names in the order in which they are stored; a scale stands where its fixed stream does."""
+        return list(self._tensors)
+
+    def metadata(self) -> dict[str, str] | None:
+        """The metadata of all shards together, without what says that they are CSF; None where there are none."""
+        compressed = {plane.fixed.shard.name for plane in self._checkpoint.planes}
+        found: dict[str, str] = {}
+        for shard in self._checkpoint.shards:
+            found |= dense_metadata(shard) if shard.name in compressed else shard.header.metadata
+        return found or None
+
+    def get_tensor(self, name: str) -> T:
+        """A tensor, its planes decoded.
+
+        Raises:
+            UsageError: there is no such tensor, the framework lacks its dtype, or this is closed. A
+                SafetensorError, too.
+            CheckpointError: it cannot be read, or breaks a rule of the format. A SafetensorError, too.
+            EnvironmentFault: the system cannot read it, or its file changed since it was opened.
+        """
+        return self._load([self._tensor(name)])[0]
+
+    def get_tensors(self) -> dict[str, T]:
+        """All tensors by name, in the order in which they are stored; raises as `get_tensor`."""
+        return dict(zip(self._tensors, self._load(list(self._tensors.values())), strict=True))
+
+    def get_slice(self, name: str) -> "TensorSlice[T]":
+        """A tensor that is read when it is indexed.
+
+        Raises:
+            UsageError: there is no such tensor. A SafetensorError, too.
+        """
+        return TensorSlice(self, self._tensor(name))
+
+    def _tensor(self, name: str) -> DenseTensor:
+        if (found := self._tensors.get(name)) is None:
+            raise _Misused(f"{self._checkpoint.path}: has no tensor {escape(name)}")
+        return found
+
+    def _load(self, tensors: Sequence[DenseTensor]) -> list[T]:
+        with self._lock, _as_safetensors():
+            return self._open_loader().load(tensors)
+
+    def _open_loader(self) -> "_Loader[T]":
+        if self._loader is None:
+            raise _Misused(f"{self._checkpoint.path}: is closed")
+        return self._loader
+
+
+class TensorSlice(Generic[T]):
+    """What `safe_open.get_slice` gives: shape and dtype at once, data when indexed.
+
+    Indexing is that of the framework. Leading rows of a stored tensor are read alone; a plane is decoded whole.
+    """
+
+    def __init__(self, owner: safe_open[T], tensor: DenseTensor) -> None:
+        self._owner = owner
+        self._tensor = tensor
+
+    def get_shape(self) -> list[int]:
+        """The shape in the dense checkpoint's header."""
+        return list(self._tensor.shape)
+
+    def get_dtype(self) -> str:
+        """The dtype as safetensors writes it: "BF16", "F8_E4M3"."""
+        return self._tensor.dtype
+
+    def __getitem__(self, index: Any) -> T:
+        items = index if isinstance(index, tuple) else (index,)
+        tensor = self._tensor
+        if items and (rows := _leading_rows(items[0], tensor)) is not None:
+            tensor = _only_rows(tensor, rows)
+            items = (0 if isinstance(items[0], int) else slice(None), *items[1:])
+        whole = self._owner._load([tensor])[0]
+        return self._owner._open_loader().cut(whole, items)
+
+
+def _leading_rows(item: object, tensor: DenseTensor) -> range | None:
+    """The rows of a stored tensor that an index's first item selects, where they are whole bytes side by side."""
+    if not isinstance(tensor.source, Located) or not tensor.shape or not tensor.shape[0]:
+        return None
+    rows = range(tensor.shape[0])
+    if tensor.nbytes % len(rows):
+        return None
+    if isinstance(item, slice) and item.step in (None, 1):
+        return rows[item]
+    if type(item) is int and -len(rows) <= item < len(rows):  # True is an index of another kind
+        return rows[item : item + 1 or None]
+    return None
+
+
+def _only_rows(tensor: DenseTensor, rows: range) -> DenseTensor:
+    """A stored tensor as if it had these rows alone."""
+    assert isinstance(tensor.source, Located)
+    shard, stored = tensor.source
+    row_bytes = tensor.nbytes // tensor.shape[0]
+    begin = stored.begin + rows.start * row_bytes
+    shape = (len(rows), *tensor.shape[1:])
+    part = stored._replace(shape=shape, begin=begin, end=begin + len(rows) * row_bytes)
+    return DenseTensor(tensor.name, tensor.dtype, shape, Located(shard, part))
+
+
+def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
+    """A checkpoint that is fit to be read, opened here unless it is already.
+
+    Recipes in configs are not looked at: they say how to read, not what the bytes are.
+
+    Raises:
+        FileNotFoundError: there is nothing at the path. A UsageError, too.
+        UsageError: what is there is no checkpoint. A SafetensorError, too.
+        CheckpointError: it is broken or incomplete. A SafetensorError, too.
+        EnvironmentFault: the system cannot read it.
+    """
+    if not isinstance(checkpoint, Checkpoint):
+        path = Path(checkpoint)
+        if not path.exists():
+            raise _Missing(f"{path}: no such file or folder")
+        with _as_safetensors():
+            checkpoint = open_checkpoint(path)
+    found = [problem for problem in errors(checkpoint.problems) if problem.file not in CONFIG_FILES]
+    if found:
+        more = f" (and {len(found) - 1} more problems; csf-tool verify lists them)" if len(found) > 1 else ""
+        hint = "; if the rest of it is in another shard, open the folder" if checkpoint.path.is_file() else ""
+        raise _Broken(f"{checkpoint.path}: cannot be loaded: {found[0]}{more}{hint}")
+    return checkpoint
+
+
+def _loader(framework: str, device: "torch.device | str | int") -> _Loader[Any]:
+    if framework in _PT:
+        return _torch_loader(device)
+    if framework not in _NP:
+        raise _Misused(f"framework {framework!r}: give pt or np")
+    if device != "cpu":
+        raise _Misused(f"device {device}: numpy arrays are on the CPU alone")
+    return NumpyLoader()
+
+
+def _torch_loader(device: "torch.device | str | int") -> "TorchLoader":
+    try:
+        from csf_tool.torch_loading import TorchLoader, torch_device
+    except ModuleNotFoundError as error:
+        raise EnvironmentFault(f"{error.name} is not installed (pip install 'csf-tool[gpu]' adds it)") from error
+    return TorchLoader(torch_device(device))
+
+
+def load_file(
+    filename: str | os.PathLike[str], device: "torch.device | str | int" = "cpu"
+) -> "dict[str, torch.Tensor]":
+    """All tensors of a shard or of a whole checkpoint by dense name, in the order in which they are stored.
+
+    As `safetensors.torch.load_file`. Raises as `iter_tensors`.
+    """
+    return dict(iter_tensors(filename, device=device))
+
+
+def iter_tensors(
+    checkpoint: Checkpoint | str | os.PathLike[str],
+    *,
+    device: "torch.device | str | int" = "cpu",
+    names: Iterable[str] | None = None,
+    batch: int = BATCH_BYTES,
+) -> "Iterator[tuple[str, torch.Tensor]]":
+    """Dense name and torch tensor of everything in a checkpoint, in the order in which it is stored.
+
+    On a GPU, stored bytes go through 64 MiB of pinned memory, and the planes of a batch are decoded there, one launch
+    for all of a geometry. Its compressed streams are released before its first tensor comes out.
+
+    Args:
+        checkpoint: a folder, a file, or what `open_checkpoint` gave.
+        device: where the tensors shall be.
+        names: the dense names wanted; all when None.
+        batch: dense bytes that are loaded together at most, unless one tensor is larger. Tensors of one dtype and
+            shape in a batch share an allocation, which is released with the last of them.
+
+    Raises:
+        FileNotFoundError: there is nothing at the path.
+        UsageError: a name that the checkpoint does not have, no such device, a dtype that torch lacks, no checkpoint.
+        CheckpointError: the checkpoint is broken or incomplete, or a plane breaks a rule of the format.
+        EnvironmentFault: it cannot be read here, torch is not installed, or there is no such GPU.
+    """
+    found = opened(checkpoint)
+    tensors = dense_tensors(found)
+    if names is not None:
+        wanted = set(names)
+        for name in wanted - tensors.keys():
+            raise _Misused(f"{found.path}: has no tensor {escape(name)}")
+        tensors = {name: tensor for name, tensor in tensors.items() if name in wanted}
+    return _loaded(_torch_loader(device), list(tensors.values()), batch)
+
+
+def _loaded(loader: "TorchLoader", tensors: Sequence[DenseTensor], batch: int) -> "Iterator[tuple[str, torch.Tensor]]":
+    with loader:
+        for part in _batches(tensors, batch):
+            # No name holds the tensors here: the caller's are the last.
+            yield from zip([tensor.name for tensor in part], loader.load(part), strict=True)
+
+
+def _batches(tensors: Iterable[DenseTensor], limit: int) -> Iterator[list[DenseTensor]]:
+    part: list[DenseTensor] = []
+    nbytes = 0
+    for tensor in tensors:
+        if part and nbytes + tensor.nbytes > limit:
+            yield part
+            part, nbytes = [], 0
+        part.append(tensor)
+        nbytes += tensor.nbytes
+    if part:
+        yield part

@@ -1,0 +1,82 @@
+"""Dense tensors as numpy arrays."""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from csf_tool.checkpoint.dense import DenseTensor
+from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.decoder import NumpyDecoder
+from csf_tool.errors import UsageError
+from csf_tool.text import escape
+
+_DTYPES = {
+    "BOOL": "?", "U8": "<u1", "I8": "<i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
+    "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8",
+}  # fmt: skip
+
+_ML_DTYPES = {
+    "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu",
+}  # fmt: skip
+"""What the package ml_dtypes calls the dtypes that numpy itself lacks."""
+
+
+def numpy_dtype(tensor: DenseTensor) -> np.dtype[Any]:
+    """The dtype of a tensor for numpy.
+
+    Raises:
+        UsageError: numpy has none, not even with ml_dtypes where that is installed.
+    """
+    if found := _DTYPES.get(tensor.dtype):
+        return np.dtype(found)
+    if tensor.dtype not in _ML_DTYPES:
+        raise UsageError(f"{escape(tensor.name)}: numpy has no dtype for {escape(tensor.dtype)}")
+    try:
+        ml_dtypes = importlib.import_module("ml_dtypes")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{escape(tensor.name)}: numpy has no dtype for {tensor.dtype}: install ml_dtypes, or open it for pt"
+        ) from error
+    found_there: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[tensor.dtype]))
+    return found_there
+
+
+class NumpyLoader:
+    """Loads tensors one by one. It holds files open until closed."""
+
+    def __init__(self) -> None:
+        self._readers = Readers()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._readers.close()
+
+    def load(self, batch: Sequence[DenseTensor]) -> list[NDArray[Any]]:
+        """The tensors of a batch, each in memory of its own.
+
+        Raises:
+            UsageError: numpy has no such dtype.
+            StreamError: the streams of a plane break a rule of the format.
+            CheckpointError: a shard cannot be read.
+            EnvironmentFault: the system cannot read it, or it changed since its header was read.
+        """
+        with self._readers.unchanged():
+            return [self._data(tensor).view(numpy_dtype(tensor)).reshape(tensor.shape) for tensor in batch]
+
+    def _data(self, tensor: DenseTensor) -> NDArray[np.uint8]:
+        """The bytes of a tensor, in one dimension."""
+        source = tensor.source
+        if isinstance(source, Plane):
+            streams = self._readers.streams(source).require_decodable()
+            return next(NumpyDecoder().decode([streams])).scales.reshape(-1)
+        return np.frombuffer(self._readers[source.shard].read(source.tensor.begin, source.tensor.end), np.uint8)
+
+    def cut(self, whole: NDArray[Any], index: Any) -> NDArray[Any]:
+        """A part of an array, in memory of its own; the array itself when it is all of it."""
+        part = np.asarray(whole[index])
+        return part if part.size == whole.size else part.copy()

@@ -1,0 +1,167 @@
+"""Stored bytes to where a device wants them: read by several threads, through a little pinned memory.
+
+A GPU copies from pinned memory at full rate and by itself. So two pinned slots take turns: while one is copied,
+the other is filled. In a slot, bytes are ordered by the buffer that they go to, so that the thousands of small
+tensors of a layer need a handful of copies. A device that is the CPU is read into directly.
+"""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import torch
+
+from csf_tool.checkpoint.model import Located, Shard
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.jobs import default_jobs
+
+SLOT_BYTES = 32 << 20
+"""Pinned bytes of a slot: copies of this size run at full rate. Two of them are all that is pinned."""
+
+_SLOTS = 2
+_PIECE_BYTES = 4 << 20
+_ALONE_BYTES = 1 << 20
+"""Up to here one thread reads as fast as several, which must be woken first."""
+
+
+class Transfer(NamedTuple):
+    """A stored tensor, and where its bytes go: to offset `at` of a contiguous uint8 buffer."""
+
+    source: Located
+    buffer: torch.Tensor
+    at: int
+
+
+class _Piece(NamedTuple):
+    """A part of a transfer that fits a slot: `nbytes` bytes from `begin` of the shard on."""
+
+    shard: Shard
+    begin: int
+    nbytes: int
+    buffer: torch.Tensor
+    at: int
+
+
+class _Slot:
+    """Host memory that is filled, and copied to the device while the other slot is filled."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        self.copied = torch.cuda.Event()
+
+
+class Stager:
+    """Brings stored tensors to one device. A context manager: it holds files open, and threads.
+
+    Copies to a GPU are queued on its current stream; the sources have been read when `run` returns.
+    """
+
+    def __init__(self, device: torch.device, slot_bytes: int = SLOT_BYTES, threads: int | None = None) -> None:
+        self._device = device
+        self._slot_bytes = slot_bytes
+        self._slots: Iterator[_Slot] | None = None  # pinned when first needed
+        # A reader has one position in its file, so every thread has its own.
+        self._readers = [Readers() for _ in range(threads or default_jobs())]
+        self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="csf-tool-read")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files and end the threads."""
+        self._pool.shutdown()
+        for readers in self._readers:
+            readers.close()
+
+    def run(self, transfers: Iterable[Transfer]) -> None:
+        """Carry out transfers, quickest in the order in which their sources are stored.
+
+        Raises:
+            CheckpointError: a source cannot be read.
+            EnvironmentFault: the system cannot read it, or it changed since its header was read.
+        """
+        for load in _loads(transfers, self._slot_bytes):
+            if self._device.type == "cuda":
+                self._slots = self._slots or cycle([_Slot(self._slot_bytes) for _ in range(_SLOTS)])
+                self._copy(load, next(self._slots))
+            else:
+                self._read_directly(load)
+
+    def _copy(self, load: list[_Piece], slot: _Slot) -> None:
+        """Fill the slot, and queue its copies."""
+        rank = {id(piece.buffer): i for i, piece in enumerate(load)}
+        order = sorted(range(len(load)), key=lambda i: (rank[id(load[i].buffer)], load[i].at))
+        slot.copied.synchronize()
+        memory = slot.memory.numpy().data
+        places = [memory] * len(load)
+        at = 0
+        for i in order:
+            places[i] = memory[at : at + load[i].nbytes]
+            at += load[i].nbytes
+        self._read(load, places)
+        at = 0
+        for buffer, begin, nbytes in _runs(load[i] for i in order):
+            buffer[begin : begin + nbytes].copy_(slot.memory[at : at + nbytes], non_blocking=True)
+            at += nbytes
+        slot.copied.record(torch.cuda.current_stream(self._device))
+
+    def _read_directly(self, load: list[_Piece]) -> None:
+        """Read into the buffers themselves."""
+        views = {id(piece.buffer): piece.buffer.numpy().data for piece in load}
+        self._read(load, [views[id(piece.buffer)][piece.at : piece.at + piece.nbytes] for piece in load])
+
+    def _read(self, pieces: list[_Piece], places: list[memoryview]) -> None:
+        """Read pieces to their places in host memory, each thread a share of about as many bytes."""
+        total = sum(piece.nbytes for piece in pieces)
+        if total <= _ALONE_BYTES:
+            _read_share(self._readers[0], list(zip(pieces, places, strict=True)))
+            return
+        shares: list[list[tuple[_Piece, memoryview]]] = [[] for _ in self._readers]
+        done = 0
+        for piece, place in zip(pieces, places, strict=True):
+            shares[done * len(shares) // total].append((piece, place))
+            done += piece.nbytes
+        list(self._pool.map(_read_share, self._readers, shares))
+
+
+def _read_share(readers: Readers, share: list[tuple[_Piece, memoryview]]) -> None:
+    with readers.unchanged():
+        for piece, place in share:
+            readers[piece.shard].read_into(place, piece.begin)
+
+
+def _loads(transfers: Iterable[Transfer], limit: int) -> Iterator[list[_Piece]]:
+    """The transfers in loads of at most `limit` bytes; large ones in pieces, for several threads to read."""
+    load: list[_Piece] = []
+    nbytes = 0
+    for (shard, tensor), buffer, at in transfers:
+        done = 0
+        while done < tensor.nbytes:
+            part = min(tensor.nbytes - done, limit - nbytes, _PIECE_BYTES)
+            load.append(_Piece(shard, tensor.begin + done, part, buffer, at + done))
+            done += part
+            nbytes += part
+            if nbytes == limit:
+                yield load
+                load, nbytes = [], 0
+    if load:
+        yield load
+
+
+def _runs(pieces: Iterable[_Piece]) -> Iterator[tuple[torch.Tensor, int, int]]:
+    """Buffer, first byte and bytes of neighbouring pieces that lie side by side in their buffer, too."""
+    pending: tuple[torch.Tensor, int, int] | None = None
+    for piece in pieces:
+        if pending and pending[0] is piece.buffer and pending[1] + pending[2] == piece.at:
+            pending = piece.buffer, pending[1], pending[2] + piece.nbytes
+            continue
+        if pending:
+            yield pending
+        pending = piece.buffer, piece.at, piece.nbytes
+    if pending:
+        yield pending

@@ -1,0 +1,155 @@
+"""Dense tensors as torch tensors on any device: a batch at a time, its planes decoded together."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from csf_tool.checkpoint.dense import DenseTensor
+from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.codec.formats import CsfFormat
+from csf_tool.decoder import NumpyDecoder
+from csf_tool.devices import why_no_gpu
+from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.staging import Stager, Transfer
+from csf_tool.text import escape
+
+DTYPES = {
+    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "U16": torch.uint16, "I16": torch.int16,
+    "U32": torch.uint32, "I32": torch.int32, "U64": torch.uint64, "I64": torch.int64,
+    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64, "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E4M3FNUZ": torch.float8_e4m3fnuz, "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz, "F8_E8M0": torch.float8_e8m0fnu, "F4": torch.float4_e2m1fn_x2,
+}  # fmt: skip
+"""What torch calls the dtypes of safetensors. It has none for F6, and holds two F4 values in an element."""
+
+_Kind = tuple[str, tuple[int, ...], CsfFormat | None]
+"""Dtype and shape, and the format of what is decoded."""
+
+
+def torch_device(device: torch.device | str | int) -> torch.device:
+    """The device of that name, or the GPU of that number.
+
+    Raises:
+        UsageError: there is no such name.
+        EnvironmentFault: it is a GPU that cannot be used here.
+    """
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(f"device {escape(device)}: torch knows none of that name") from error
+    if found.type == "cuda" and (reason := why_no_gpu(str(found))):
+        raise EnvironmentFault(f"device {found}: {reason}")
+    return found
+
+
+def empty_tensors(tensor: DenseTensor, n: int, device: torch.device) -> torch.Tensor:
+    """Room for `n` tensors like this one: `[n, *shape]`.
+
+    Raises:
+        UsageError: torch has no such dtype, or cannot hold it in this shape.
+    """
+    dtype, shape = DTYPES.get(tensor.dtype), tensor.shape
+    if dtype is None:
+        raise UsageError(f"{escape(tensor.name)}: torch has no dtype for {escape(tensor.dtype)}")
+    if tensor.dtype == "F4":
+        if not shape or shape[-1] % 2:
+            raise UsageError(f"{escape(tensor.name)}: torch packs F4 in pairs, its shape is {list(shape)}")
+        shape = (*shape[:-1], shape[-1] // 2)
+    return torch.empty((n, *shape), dtype=dtype, device=device)
+
+
+class TorchLoader:
+    """Loads tensors to one device. A context manager: it holds files open, and threads.
+
+    Tensors of one dtype and shape in a batch are one allocation, each tensor a view of it: a layer's thousands
+    of small ones come in few copies, and take no more memory than their bytes. Such an allocation is free
+    again when the last of its tensors is.
+    """
+
+    def __init__(self, device: torch.device, *, decode_there: bool | None = None) -> None:
+        """Decode on the device if it is a GPU, on the CPU if not, unless `decode_there` says otherwise."""
+        self._device = device
+        # Other accelerators than CUDA get a copy of what was read and decoded on the CPU.
+        self._direct = device if device.type == "cuda" else torch.device("cpu")
+        self._decode_there = device.type == "cuda" if decode_there is None else decode_there
+        self._stager = Stager(self._direct)
+        self._readers = Readers()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files and end the threads."""
+        self._stager.close()
+        self._readers.close()
+
+    def load(self, batch: Sequence[DenseTensor]) -> list[torch.Tensor]:
+        """The tensors of a batch, complete: usable on any stream. Compressed buffers are gone by then.
+
+        Raises:
+            UsageError: torch has no such dtype.
+            StreamError: the streams of a plane break a rule of the format.
+            CheckpointError: a shard cannot be read.
+            EnvironmentFault: the system cannot read it, or it changed since its header was read.
+        """
+        groups: defaultdict[_Kind, list[int]] = defaultdict(list)
+        for i, tensor in enumerate(batch):
+            fmt = tensor.source.fmt if isinstance(tensor.source, Plane) else None
+            groups[tensor.dtype, tensor.shape, fmt].append(i)
+        stored: list[Transfer] = []
+        stacks: list[tuple[list[Plane], torch.Tensor]] = []
+        found: dict[int, torch.Tensor] = {}
+        for members in groups.values():
+            whole = empty_tensors(batch[members[0]], len(members), self._direct)
+            data = whole.view(-1).view(torch.uint8)
+            sources = [batch[i].source for i in members]
+            planes = [source for source in sources if isinstance(source, Plane)]
+            if planes:
+                stacks.append((planes, data))
+            for row, source in enumerate(sources):
+                if not isinstance(source, Plane):
+                    stored.append(Transfer(source, data, row * source.tensor.nbytes))
+            found |= zip(members, whole, strict=True)
+        self._fill(stored, stacks)
+        return [found[i].to(self._device) for i in range(len(batch))]
+
+    def cut(self, whole: torch.Tensor, index: Any) -> torch.Tensor:
+        """A part of a tensor, in memory of its own; the tensor itself when it is all of it."""
+        part = whole[index]
+        return part if part.numel() == whole.numel() else part.clone(memory_format=torch.contiguous_format)
+
+    def _fill(self, stored: list[Transfer], stacks: list[tuple[list[Plane], torch.Tensor]]) -> None:
+        """Bring stored tensors and decoded planes to where they belong."""
+        if self._decode_there:
+            self._decode_on_device(stored, stacks)
+        else:
+            self._run(stored)
+            self._decode_on_cpu(stacks)
+        if self._direct.type == "cuda":
+            torch.cuda.current_stream(self._direct).synchronize()
+
+    def _run(self, transfers: list[Transfer]) -> None:
+        self._stager.run(sorted(transfers, key=lambda t: (t.source.shard.name, t.source.tensor.begin)))
+
+    def _decode_on_device(self, stored: list[Transfer], stacks: list[tuple[list[Plane], torch.Tensor]]) -> None:
+        from csf_tool.gpu import decompress_csf_scales
+        from csf_tool.gpu_streams import StackStreams
+
+        streams = [StackStreams(planes, self._direct) for planes, _ in stacks]
+        self._run(stored + [transfer for stack in streams for transfer in stack.transfers])
+        for stack, (_, dense) in zip(streams, stacks, strict=True):
+            decompress_csf_scales(stack.checked(), out=dense)
+
+    def _decode_on_cpu(self, stacks: list[tuple[list[Plane], torch.Tensor]]) -> None:
+        for planes, dense in stacks:
+            with self._readers.unchanged():
+                streams = (self._readers.streams(plane).require_decodable() for plane in planes)
+                for row, decoded in enumerate(NumpyDecoder().decode(streams)):
+                    dense.view(len(planes), -1)[row] = torch.from_numpy(decoded.scales.reshape(-1))

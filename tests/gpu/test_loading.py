@@ -1,0 +1,102 @@
+"""Loading onto a device whose planes are decoded there: the same tensors, whatever the batches.
+
+Without a GPU the kernels run in Triton's interpreter, and the copies through pinned memory are left out.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import csf_tool
+from csf_tool.checkpoint.dense import DenseTensor, dense_tensors
+from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.errors import EnvironmentFault, StreamError
+from csf_tool.staging import Stager, Transfer
+from csf_tool.torch_loading import TorchLoader
+from tests.gpu.stacks import DEVICE
+
+Sample = Callable[[str], Path]
+
+SAMPLES = ["nvfp4-csf-hf", "mxfp4-csf-container"]
+
+
+def some_tensors(folder: Path) -> list[DenseTensor]:
+    """Tensors of every kind: those of two experts, and what stands around them."""
+    return list(dense_tensors(open_checkpoint(folder)).values())[:28]
+
+
+@pytest.mark.parametrize("csf", SAMPLES)
+def test_tensors_are_those_of_the_cpu(sample: Sample, csf: str) -> None:
+    tensors = some_tensors(sample(csf))
+    with TorchLoader(torch.device("cpu"), decode_there=False) as loader:
+        want = loader.load(tensors)
+    with TorchLoader(torch.device(DEVICE), decode_there=True) as loader:
+        for got in (loader.load(tensors), [loader.load([tensor])[0] for tensor in tensors[:4]]):
+            for mine, theirs in zip(got, want, strict=False):
+                assert mine.device.type == DEVICE
+                assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+                assert bytes_of(mine) == bytes_of(theirs)
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    return tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def test_broken_streams_are_named_as_the_cpu_names_them(copied: Callable[..., Path]) -> None:
+    root = copied("nvfp4-csf-hf")
+    plane = open_checkpoint(root).planes[2]
+    with open(plane.fixed.shard.path, "r+b") as file:
+        file.seek(plane.fixed.tensor.begin + 5)
+        file.write(b"\xf1")
+    with (
+        TorchLoader(torch.device(DEVICE), decode_there=True) as loader,
+        pytest.raises(StreamError, match=rf"{plane.name}: row 5: base 241 is above 240"),
+    ):
+        loader.load(some_tensors(root))
+
+
+def test_a_device_that_sees_faults_where_none_are_is_found_out(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("plane 0: it is Monday")
+
+    monkeypatch.setattr("csf_tool.gpu_streams.prepare_csf_scales", refuse)
+    with (
+        TorchLoader(torch.device(DEVICE), decode_there=True) as loader,
+        pytest.raises(EnvironmentFault, match="it is Monday, the CPU does not: do not trust this device"),
+    ):
+        loader.load(some_tensors(sample("nvfp4-csf-hf")))
+
+
+@pytest.mark.parametrize("slot_bytes", [1000, 4097, 1 << 20])
+def test_staged_bytes_arrive_in_any_pieces(sample: Sample, slot_bytes: int) -> None:
+    """Slots smaller than a tensor, and of no whole number of tensors; buffers filled in turns."""
+    tensors = list(open_checkpoint(sample("nvfp4-csf-hf")).tensors())[:60]
+    groups: dict[int, torch.Tensor] = {}
+    for size in {t.tensor.nbytes for t in tensors}:
+        n = sum(t.tensor.nbytes == size for t in tensors)
+        groups[size] = torch.zeros(n * size, dtype=torch.uint8, device=DEVICE)
+    filled = dict.fromkeys(groups, 0)
+    transfers = []
+    for t in tensors:
+        transfers.append(Transfer(t, groups[t.tensor.nbytes], filled[t.tensor.nbytes]))
+        filled[t.tensor.nbytes] += t.tensor.nbytes
+    with Stager(torch.device(DEVICE), slot_bytes, threads=3) as stager:
+        stager.run(transfers)
+    for (shard, tensor), buffer, at in transfers:
+        data = shard.path.read_bytes()[tensor.begin : tensor.end]
+        assert bytes_of(buffer[at : at + tensor.nbytes]) == data
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.parametrize("csf", SAMPLES)
+def test_the_public_functions_on_a_gpu(sample: Sample, csf: str) -> None:
+    want = csf_tool.load_file(sample(csf))
+    with csf_tool.safe_open(sample(csf), device="cuda") as f:
+        for name, tensor in csf_tool.iter_tensors(sample(csf), device="cuda", batch=100_000):
+            assert tensor.is_cuda
+            assert bytes_of(tensor) == bytes_of(want[name]) == bytes_of(f.get_tensor(name))
+            assert bytes_of(f.get_slice(name)[:1] if tensor.ndim else tensor) == bytes_of(
+                want[name][:1] if tensor.ndim else tensor
+            )
