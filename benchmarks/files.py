@@ -17,6 +17,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from statistics import median
 
@@ -36,25 +38,9 @@ PROJECTIONS = {
 def make_dense(folder: Path, layers: int) -> None:
     """A dense ModelOpt-style checkpoint, a shard a layer; about 1.35 GB a layer."""
     folder.mkdir(parents=True)
-    weight_map = {}
-    for layer in range(layers):
-        rng = np.random.default_rng(layer)
-        name = f"model-{layer + 1:05}-of-{layers:05}.safetensors"
-        entries = []
-        for expert in range(EXPERTS):
-            for projection, (rows, k) in PROJECTIONS.items():
-                stem = f"model.layers.{layer}.mlp.experts.{expert}.{projection}"
-                entries += [
-                    (f"{stem}.input_scale", "F32", (), 4),
-                    (f"{stem}.weight", "U8", (rows, k // 2), rows * k // 2),
-                    (f"{stem}.weight_scale", NVFP4.dense_dtype, (rows, k // 16), rows * k // 16),
-                    (f"{stem}.weight_scale_2", "F32", (), 4),
-                ]
-        with open(folder / name, "wb") as file:
-            file.write(render_header({"format": "pt"}, entries))
-            for tensor, dtype, shape, nbytes in entries:
-                weight_map[tensor] = name
-                file.write(scales(rng, shape) if dtype == NVFP4.dense_dtype else rng.bytes(nbytes))
+    with ProcessPoolExecutor() as pool:
+        placed = pool.map(write_layer, repeat(folder), range(layers), repeat(layers))
+        weight_map = {tensor: name for name, tensors in placed for tensor in tensors}
     index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     recipe = {"quant_algo": "NVFP4", "group_size": 16}
@@ -62,11 +48,35 @@ def make_dense(folder: Path, layers: int) -> None:
     (folder / "config.json").write_text(json.dumps({"quantization_config": {"quantized_layers": layers_config}}))
 
 
+def write_layer(folder: Path, layer: int, layers: int) -> tuple[str, list[str]]:
+    """Write the shard of a layer; its name, and those of its tensors."""
+    rng = np.random.default_rng(layer)
+    name = f"model-{layer + 1:05}-of-{layers:05}.safetensors"
+    entries = []
+    for expert in range(EXPERTS):
+        for projection, (rows, k) in PROJECTIONS.items():
+            stem = f"model.layers.{layer}.mlp.experts.{expert}.{projection}"
+            entries += [
+                (f"{stem}.input_scale", "F32", (), 4),
+                (f"{stem}.weight", "U8", (rows, k // 2), rows * k // 2),
+                (f"{stem}.weight_scale", NVFP4.dense_dtype, (rows, k // 16), rows * k // 16),
+                (f"{stem}.weight_scale_2", "F32", (), 4),
+            ]
+    with open(folder / name, "wb") as file:
+        file.write(render_header({"format": "pt"}, entries))
+        for _, dtype, shape, nbytes in entries:
+            if dtype == NVFP4.dense_dtype:
+                file.write(scales(rng, shape))
+            else:
+                file.write(rng.bytes(nbytes) if shape else np.float32(2**-12).tobytes())
+    return name, [entry[0] for entry in entries]
+
+
 def scales(rng: np.random.Generator, shape: tuple[int, ...]) -> bytes:
-    """Block scales: a band of 12 byte values a row, 1% of them astray."""
+    """Block scales: a band of 12 byte values a row, 1% of them astray, all of them finite."""
     result = rng.integers(0, 12, shape, np.uint8) + rng.integers(80, 100, (shape[0], 1), np.uint8)
     astray = rng.random(shape, np.float32) < 0.01
-    result[astray] = rng.integers(0, 256, int(astray.sum()), np.uint8)
+    result[astray] = rng.integers(0, 127, int(astray.sum()), np.uint8)
     return bytes(result.tobytes())
 
 

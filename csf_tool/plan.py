@@ -14,6 +14,7 @@ from csf_tool.checkpoint.names import Role, expert_group_of, layer_of, module_of
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codec.prepared import prepared_bytes
 from csf_tool.errors import UsageError
+from csf_tool.tensor_parallel import share
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,10 @@ def _running_order(group: tuple[str, str, CsfFormat, int, int]) -> tuple[object,
 def _stack(planes: list[Plane], tp: int, undivided: list[str]) -> Stack:
     first = planes[0]
     projections = list(dict.fromkeys(projection_of(plane.name) for plane in planes))
-    rows, cols, fault = _divided(first, projections[0], tp)
+    rows, cols, fault = share(first, tp)
     if fault:
         undivided.append(f"{' and '.join(projections)} {first.rows}x{first.cols}: {fault}")
-    share = 1 if fault else tp
+    ranks = 1 if fault else tp
     exceptions: Counter[str] = Counter()  # of each expert, whose gate and up planes are decoded as one
     for plane in planes:
         exceptions[module_of(module_of(plane.name))] += plane.exception_count
@@ -162,18 +163,6 @@ def _stack(planes: list[Plane], tp: int, undivided: list[str]) -> Stack:
         experts=len(exceptions),
         rows=fused,
         cols=cols,
-        compressed_bytes=prepared_bytes(first.fmt, fused, cols, [count // share for count in exceptions.values()]),
-        divided=share == tp,
+        compressed_bytes=prepared_bytes(first.fmt, fused, cols, [count // ranks for count in exceptions.values()]),
+        divided=ranks == tp,
     )
-
-
-def _divided(plane: Plane, projection: str, tp: int) -> tuple[int, int, str | None]:
-    """Rows and columns on each of `tp` GPUs, and why it cannot be divided where that is so.
-
-    Projections into the experts are cut by output rows, the one out of them by input columns.
-    """
-    by_columns = role_of(projection) is Role.DOWN
-    whole, noun = (plane.cols, "columns") if by_columns else (plane.rows, "rows")
-    rows, cols = (plane.rows, whole // tp) if by_columns else (whole // tp, plane.cols)
-    fault = f"{whole} {noun} by {tp}" if whole % tp else plane.fmt.geometry_fault(rows, cols)
-    return (plane.rows, plane.cols, fault) if fault else (rows, cols, None)

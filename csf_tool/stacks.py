@@ -1,9 +1,4 @@
-"""Stacks of a checkpoint, kept compressed: one projection of a layer over all its experts, for one rank.
-
-In tensor parallelism, every rank has a part of each expert. Of gate and up it has some of the output features,
-which are rows of the weight and of its scales (the column-parallel linear layer of Megatron's papers); of down it
-has some of the input features, which are columns (row-parallel). So gate and up are cut by rows, down by columns.
-"""
+"""Stacks of a checkpoint, kept compressed: one projection of a layer over all its experts, for one rank."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -12,7 +7,7 @@ from typing import Literal
 import torch
 
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
-from csf_tool.checkpoint.names import PROJECTIONS, expert_group_of, expert_of, layer_of, projection_of
+from csf_tool.checkpoint.names import Role, expert_group_of, expert_of, layer_of, projection_of, role_of
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.csf_shards import read_scales
 from csf_tool.encoder import Encoded, make_encoder
@@ -22,14 +17,13 @@ from csf_tool.gpu.slicing import RowStreams, join_rows
 from csf_tool.gpu_streams import StackStreams
 from csf_tool.loading import opened
 from csf_tool.staging import Stager
+from csf_tool.tensor_parallel import AnyPlane, is_cut_by_columns, share
 from csf_tool.text import escape
 from csf_tool.torch_loading import torch_device
 
 Projection = Literal["gate", "up", "down", "gate_up"]
 
 Order = tuple[Literal["gate"], Literal["up"]] | tuple[Literal["up"], Literal["gate"]]
-
-AnyPlane = Plane | DensePlane
 
 FUSED = "gate_up"
 
@@ -58,8 +52,9 @@ def load_stack(
             stack, with the rows of the two in each plane.
         device: where to prepare it. Decompressing needs a GPU.
         tp_rank: which of the tensor-parallel ranks it is for, from 0.
-        tp_size: how many ranks there are. Each gets as many rows of gate and up, in whole slabs of 16, or as many
-            columns of down, an even number for NVFP4. Before fusing, so that a rank's gate and up belong together.
+        tp_size: how many ranks there are. Each gets as many rows of gate and of up, in whole slabs of 16, or as many
+            columns of down, an even number for NVFP4. Cut before they are joined, a rank's gate and up belong
+            together. Where the format does not allow it, every rank can take the whole stack (`tp_size=1`).
         order: which comes first in "gate_up".
         interleave: let the rows of the two take turns, that of the first before that of the second, instead of all
             rows of the first before all of the second.
@@ -81,12 +76,15 @@ def load_stack(
     on = torch_device(device)
     planes = _layer_planes(found, layer)
     stacks = [_stack_planes(found, planes, layer, each) for each in wanted]
-    shares = [_share(each, stack[0], tp_rank, tp_size) for each, stack in zip(wanted, stacks, strict=True)]
+    for stack in stacks:
+        _require_divisible(stack[0], tp_size)
     with Readers() as readers, readers.unchanged(), Stager(on) as stager:
         streams = [StackStreams(_encoded(stack, readers, on), on) for stack in stacks]
         stager.run(transfer for stack in streams for transfer in stack.transfers)
-    parts = [RowStreams.of(stack.checked()) for stack in streams]
-    parts = [_cut(*part) for part in zip(wanted, parts, shares, strict=True)]
+    parts = [
+        _cut(RowStreams.of(stream.checked()), stack[0], tp_rank, tp_size)
+        for stream, stack in zip(streams, stacks, strict=True)
+    ]
     try:
         return join_rows(parts, interleave=interleave).prepared()
     except ValueError as fault:
@@ -100,15 +98,14 @@ def _encoded(planes: Sequence[AnyPlane], readers: Readers, device: torch.device)
     return [plane if isinstance(plane, Plane) else next(encoded) for plane in planes]
 
 
-def _wanted(projection: str, order: Sequence[str]) -> list[str]:
+def _wanted(projection: str, order: Sequence[str]) -> list[Role]:
     """The projections to join."""
-    if projection != FUSED:
-        if projection not in PROJECTIONS:
-            raise UsageError(f"projection {projection!r}: give {', '.join(PROJECTIONS)} or {FUSED}")
-        return [projection]
-    if sorted(order) != ["gate", "up"]:
+    single = [role for role in Role if role.value == projection]
+    if projection != FUSED and not single:
+        raise UsageError(f"projection {projection!r}: give {', '.join(Role)} or {FUSED}")
+    if sorted(order) != [Role.GATE, Role.UP]:
         raise UsageError(f"order {order!r}: give ('gate', 'up') or ('up', 'gate')")
-    return list(order)
+    return single or [Role(role) for role in order]
 
 
 def _layer_planes(checkpoint: Checkpoint, layer: int | str) -> list[AnyPlane]:
@@ -133,15 +130,16 @@ def _layer_planes(checkpoint: Checkpoint, layer: int | str) -> list[AnyPlane]:
     return next(iter(groups.values()))
 
 
-def _stack_planes(
-    checkpoint: Checkpoint, planes: Sequence[AnyPlane], layer: int | str, projection: str
-) -> list[AnyPlane]:
+def _stack_planes(checkpoint: Checkpoint, planes: Sequence[AnyPlane], layer: int | str, role: Role) -> list[AnyPlane]:
     """The planes of a projection in the order of the experts, all there and alike."""
-    what = f"{checkpoint.path}: layer {escape(layer)}, {projection}"
-    by_expert = {expert_of(p.name): p for p in planes if projection_of(p.name) in PROJECTIONS[projection]}
-    total = max((expert for p in planes if (expert := expert_of(p.name)) is not None), default=-1) + 1
-    if missing := [expert for expert in range(total) if expert not in by_expert]:
-        raise CheckpointError(f"{what}: {len(missing)} of {total} experts have no block scales, {missing[0]} the first")
+    what = f"{checkpoint.path}: layer {escape(layer)}, {role}"
+    by_expert = {expert_of(p.name): p for p in planes if role_of(projection_of(p.name)) is role}
+    total = max(expert_of(p.name) or 0 for p in planes) + 1
+    if len(by_expert) < total:
+        first = next(expert for expert in range(total) if expert not in by_expert)
+        raise CheckpointError(
+            f"{what}: {total - len(by_expert)} of {total} experts have no block scales, {first} first"
+        )
     stack = [by_expert[expert] for expert in range(total)]
     for plane in stack:
         if _kind(plane) != _kind(stack[0]):
@@ -154,25 +152,18 @@ def _kind(plane: AnyPlane) -> str:
     return f"{plane.fmt.title} {plane.rows}x{plane.cols}"
 
 
-def _share(projection: str, plane: AnyPlane, rank: int, size: int) -> range:
-    """The rows, or for down the columns, of a rank."""
-    by_rows = projection != "down"
-    total, kind = (plane.rows, "rows") if by_rows else (plane.cols, "columns")
-    share, rest = divmod(total, size)
-    fault = (
-        f"{total} {kind} do not divide by {size}"
-        if rest
-        else plane.fmt.geometry_fault(*((share, plane.cols) if by_rows else (plane.rows, share)))
-    )
+def _require_divisible(plane: AnyPlane, tp_size: int) -> None:
+    fault = share(plane, tp_size)[2]
     if fault:
         raise UsageError(
-            f"tp_size {size}: {projection} planes of {plane.rows}x{plane.cols} cannot be cut so, {fault} "
-            f"({plane.fmt.title} CSF is cut in whole slabs of 16 rows, and {plane.fmt.column_multiple} columns)"
+            f"tp_size {tp_size}: {_kind(plane)} planes of {projection_of(plane.name)} cannot be divided: {fault} "
+            f"(whole slabs of 16 rows, {plane.fmt.column_multiple} columns); tp_size 1 loads the whole stack"
         )
-    return range(rank * share, (rank + 1) * share)
 
 
-def _cut(projection: str, streams: RowStreams, share: range) -> RowStreams:
-    if projection == "down":
-        return streams.take_columns(share.start, share.stop)
-    return streams.take_rows(share.start, share.stop)
+def _cut(streams: RowStreams, plane: AnyPlane, tp_rank: int, tp_size: int) -> RowStreams:
+    """What a rank has of a stack of planes like this one."""
+    rows, cols, _ = share(plane, tp_size)
+    if is_cut_by_columns(plane):
+        return streams.take_columns(tp_rank * cols, (tp_rank + 1) * cols)
+    return streams.take_rows(tp_rank * rows, (tp_rank + 1) * rows)

@@ -5,7 +5,7 @@ Suffix tables of four families of repositories; nothing here knows a model.
 
 import re
 from collections.abc import Iterable, Iterator
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 from csf_tool.codec.formats import FORMATS, CsfFormat
@@ -66,7 +66,7 @@ def projection_of(scale: str) -> str:
     return scale.rpartition(".")[0].rpartition(".")[2]
 
 
-class Role(Enum):
+class Role(StrEnum):
     """What a projection of a gated feed-forward block does."""
 
     GATE = "gate"

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from csf_tool.checkpoint.layouts import open_checkpoint
-from csf_tool.checkpoint.names import PROJECTIONS
 from csf_tool.errors import CheckpointError, StreamError, UsageError
 from csf_tool.gpu import CsfScales, ScaleWorkspace, decompress_csf_scales
 from csf_tool.stacks import load_stack
 from tests.building import MXFP4, NVFP4, Codec, Tensor, compressed, matrix, mini_container, mini_hf, write_hf
 from tests.gpu.stacks import DEVICE, Bytes
 
+PROJECTIONS = {"gate": ("gate_proj", "w1"), "up": ("up_proj", "w3"), "down": ("down_proj", "w2")}
 EXPERTS = 3
 GATE, DOWN = (64, 8), (32, 32)
 """Rows and columns of the planes."""
@@ -116,7 +116,7 @@ def test_a_number_that_several_modules_count_needs_a_name(tmp_path: Path) -> Non
         (3, "gate_up", {"order": ("gate", "gate")}, "order"),
         (3, "gate", {"tp_rank": 2, "tp_size": 2}, "tp_rank 2 of tp_size 2: ranks count from 0"),
         (3, "gate", {"tp_rank": -1}, "ranks count from 0"),
-        (3, "gate", {"tp_size": 3}, "64 rows do not divide by 3"),
+        (3, "gate", {"tp_size": 3}, "NVFP4 64x8 planes of gate_proj cannot be divided: 64 rows by 3"),
         (3, "gate", {"tp_size": 8}, "8 rows are not a positive multiple of 16"),
         (3, "down", {"tp_size": 32}, "1 columns are not a positive multiple of 2"),
         (3, "gate", {"device": "tpu9000"}, "torch knows none"),
@@ -135,7 +135,7 @@ def test_experts_that_are_missing_or_unlike(tmp_path: Path) -> None:
     tensors = compressed(layer_tensors("model.layers.3.mlp", NVFP4), NVFP4)
     fewer = [t for t in tensors if "experts.1.gate_proj" not in t.name]
     root = write_hf(tmp_path / "fewer", {"a.safetensors": fewer})
-    with pytest.raises(CheckpointError, match="layer 3, gate: 1 of 3 experts have no block scales, 1 the first"):
+    with pytest.raises(CheckpointError, match="layer 3, gate: 1 of 3 experts have no block scales, 1 first"):
         load_stack(root, 3, "gate", device=DEVICE)
     assert load_stack(root, 3, "up", device=DEVICE).experts == EXPERTS
     other = compressed(matrix("model.layers.3.mlp.experts.1.gate_proj", NVFP4, 1, rows=32, cols=8), NVFP4)

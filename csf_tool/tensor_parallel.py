@@ -1,0 +1,25 @@
+"""How the planes of experts are divided among tensor-parallel ranks.
+
+Every rank has a part of each expert. Of the projections into it, gate and up, a rank has some of the output
+features: rows of the weight and of its scales ("column-parallel" where weights are written transposed). Of the
+one out of it, down, it has some of the input features: columns ("row-parallel"). So down alone is cut by columns.
+"""
+
+from csf_tool.checkpoint.model import DensePlane, Plane
+from csf_tool.checkpoint.names import Role, projection_of, role_of
+
+AnyPlane = Plane | DensePlane
+
+
+def is_cut_by_columns(plane: AnyPlane) -> bool:
+    """Whether ranks have columns of a plane, not rows."""
+    return role_of(projection_of(plane.name)) is Role.DOWN
+
+
+def share(plane: AnyPlane, tp: int) -> tuple[int, int, str | None]:
+    """Rows and columns of a plane on each of `tp` ranks, or those of the whole plane and why it cannot be divided."""
+    by_columns = is_cut_by_columns(plane)
+    whole, noun = (plane.cols, "columns") if by_columns else (plane.rows, "rows")
+    rows, cols = (plane.rows, whole // tp) if by_columns else (whole // tp, plane.cols)
+    fault = f"{whole} {noun} by {tp}" if whole % tp else plane.fmt.geometry_fault(rows, cols)
+    return (plane.rows, plane.cols, fault) if fault else (rows, cols, None)
