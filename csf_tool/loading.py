@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.dense import DenseTensor, dense_metadata, dense_tensors
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
 from csf_tool.checkpoint.model import Checkpoint, Located
 from csf_tool.checkpoint.problems import errors
 from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError, UsageError
@@ -136,7 +136,7 @@ class safe_open(Generic[T]):
             self._loader: _Loader[Any] | None = _loader(framework, device)
         self._lock = threading.Lock()
         self._checkpoint = opened(filename)
-        self._tensors = dense_tensors(self._checkpoint)
+        self._tensors = _dense_tensors(self._checkpoint)
 
     def __enter__(self) -> Self:
         return self
@@ -283,6 +283,11 @@ def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
     return checkpoint
 
 
+def _dense_tensors(checkpoint: Checkpoint) -> dict[str, DenseTensor]:
+    with no_garbage_collection():  # hundreds of thousands of objects that live on
+        return dense_tensors(checkpoint)
+
+
 def _loader(framework: str, device: "torch.device | str | int") -> _Loader[Any]:
     if framework in _PT:
         return _torch_loader(device)
@@ -337,7 +342,7 @@ def iter_tensors(
         EnvironmentFault: it cannot be read here, torch is not installed, or there is no such GPU.
     """
     found = opened(checkpoint)
-    tensors = dense_tensors(found)
+    tensors = _dense_tensors(found)
     if names is not None:
         wanted = set(names)
         for name in wanted - tensors.keys():

@@ -130,9 +130,26 @@ class Stager:
 
 
 def _read_share(readers: Readers, share: list[tuple[_Piece, memoryview]]) -> None:
+    """Read pieces to their places, those that follow one another in a file by one call."""
     with readers.unchanged():
-        for piece, place in share:
-            readers[piece.shard].read_into(place, piece.begin)
+        for first, places in _neighbours(share):
+            readers[first.shard].read_into_each(places, first.begin)
+
+
+def _neighbours(share: list[tuple[_Piece, memoryview]]) -> Iterator[tuple[_Piece, list[memoryview]]]:
+    """The first piece of each run that lies together in its file, and the places of all."""
+    first: _Piece | None = None
+    places: list[memoryview] = []
+    end = 0
+    for piece, place in share:
+        if first is None or piece.shard is not first.shard or piece.begin != end:
+            if first:
+                yield first, places
+            first, places = piece, []
+        places.append(place)
+        end = piece.begin + piece.nbytes
+    if first:
+        yield first, places
 
 
 def _loads(transfers: Iterable[Transfer], limit: int) -> Iterator[list[_Piece]]:

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 
 from csf_tool.checkpoint.dense import DenseTensor
+from csf_tool.checkpoint.layouts import no_garbage_collection
 from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec.formats import CsfFormat
@@ -99,6 +100,10 @@ class TorchLoader:
             CheckpointError: a shard cannot be read.
             EnvironmentFault: the system cannot read it, or it changed since its header was read.
         """
+        with no_garbage_collection():  # beside the checkpoint's million objects, looking for some takes longer
+            return self._load(batch)
+
+    def _load(self, batch: Sequence[DenseTensor]) -> list[torch.Tensor]:
         groups: defaultdict[_Kind, list[int]] = defaultdict(list)
         for i, tensor in enumerate(batch):
             fmt = tensor.source.fmt if isinstance(tensor.source, Plane) else None

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 
 import csf_tool
 from csf_tool.checkpoint.dense import dense_tensors
+from csf_tool.checkpoint.files import RandomReader
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, StreamError, UsageError
 from csf_tool.torch_loading import TorchLoader
@@ -130,14 +131,14 @@ def as_built(name: str, tensor: torch.Tensor) -> Tensor:
 def test_leading_rows_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_shard(tmp_path / "model.safetensors", [Tensor("x", "I32", (4, 6), bytes(96))])
     read: list[int] = []
-    real = csf_tool.checkpoint.files.RandomReader.read_into
+    real = RandomReader.read_into_each
 
-    def counting(self: Any, view: memoryview, begin: int) -> None:
-        read.append(len(view))
-        real(self, view, begin)
+    def counting(self: RandomReader, views: Sequence[memoryview], begin: int) -> None:
+        read.extend(map(len, views))
+        real(self, views, begin)
 
     with csf_tool.safe_open(path) as f:
-        monkeypatch.setattr("csf_tool.checkpoint.files.RandomReader.read_into", counting)
+        monkeypatch.setattr(RandomReader, "read_into_each", counting)
         assert f.get_slice("x")[1:3].shape == (2, 6)
         assert f.get_slice("x")[-1, 2:4].shape == (2,)
     assert read == [48, 24]

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -18,6 +18,9 @@ CHUNK_BYTES = 1 << 20
 
 MAX_JSON_BYTES = 512 << 20
 """Largest index, manifest, contract, receipt or config that is read. The largest real ones are 20 MB."""
+
+_MAX_VIEWS = 1024
+"""Most buffers of one scattered read: IOV_MAX of Linux and macOS."""
 
 _NO_SUCH_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 """What the system answers to names that lead to no file: the checkpoint's fault, not the machine's."""
@@ -92,6 +95,32 @@ class RandomReader:
                         "it shrank while it was read"
                     )
                 done += got
+        except OSError as error:
+            raise reading_fault(self.name, error) from error
+
+    def read_into_each(self, views: Sequence[memoryview], begin: int) -> None:
+        """Fill views one after another with the bytes from offset `begin`: one call for many, where the system can.
+
+        Raises:
+            CheckpointError: the file ends before.
+            EnvironmentFault: the operating system cannot read it.
+        """
+        for first in range(0, len(views), _MAX_VIEWS):
+            part = views[first : first + _MAX_VIEWS]
+            got = self._read_scattered(part, begin)
+            for view in part:
+                have = min(got, len(view))
+                if have < len(view):  # the call stopped early, or there is none
+                    self.read_into(view[have:], begin + have)
+                got -= have
+                begin += len(view)
+
+    def _read_scattered(self, views: Sequence[memoryview], begin: int) -> int:
+        """How many of the bytes one call has read."""
+        if not hasattr(os, "preadv"):
+            return 0
+        try:
+            return os.preadv(self.fileno(), views, begin)
         except OSError as error:
             raise reading_fault(self.name, error) from error
 

@@ -1,7 +1,7 @@
 """Plain reading: short reads, files that shrink, strict JSON, hostile names."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,37 @@ def test_any_range_is_read(reader: RandomReader) -> None:
     assert reader.read(0, 5120) == CONTENT
     assert reader.read(1001, 1003) == CONTENT[1001:1003]
     assert reader.read(7, 7) == b""
+
+
+@pytest.mark.parametrize("at_once", [None, 0, 1, 699, 2000])
+def test_one_range_to_many_places(reader: RandomReader, monkeypatch: pytest.MonkeyPatch, at_once: int | None) -> None:
+    """However much a call gives, and on systems without such a call."""
+    if at_once is None:
+        monkeypatch.delattr("os.preadv", raising=False)
+    else:
+        monkeypatch.setattr("os.preadv", lambda _, views, begin: fill(views, CONTENT[begin : begin + at_once]))
+    monkeypatch.setattr("csf_tool.checkpoint.files._MAX_VIEWS", 3)
+    sizes = [700, 1, 2500, 13, 100, 1000, 6]
+    places = [bytearray(size) for size in sizes]
+    reader.read_into_each([memoryview(place) for place in places], 300)
+    assert b"".join(places) == CONTENT[300 : 300 + sum(sizes)]
+    with pytest.raises(CheckpointError, match="1 bytes short"):
+        reader.read_into_each([memoryview(bytearray(n)) for n in (2, 2)], len(CONTENT) - 3)
+
+
+def fill(views: Sequence[memoryview], data: bytes) -> int:
+    done = 0
+    for view in views:
+        part = data[done : done + len(view)]
+        view[: len(part)] = part
+        done += len(part)
+    return done
+
+
+def test_many_places_by_the_systems_own_call(reader: RandomReader) -> None:
+    places = [bytearray(n) for n in (5, 3000, 1500)]
+    reader.read_into_each([memoryview(place) for place in places], 600)
+    assert b"".join(places) == CONTENT[600:5105]
 
 
 def test_ranges_come_in_pieces(reader: RandomReader, monkeypatch: pytest.MonkeyPatch) -> None:

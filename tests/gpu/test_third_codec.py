@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from csf_tool.gpu import prepare_csf_scales, scales
+from csf_tool.gpu import decompress_csf_scales, prepare_csf_scales, scales
 from csf_tool.gpu.compress import _compress
-from csf_tool.gpu.scales import _decompress
 from tests.gpu.stacks import encoded, expected, on_device
 from tests.test_third_codec import THIRD
 
@@ -19,7 +18,7 @@ def test_kernels_decode_it(layout: scales.Layout, monkeypatch: pytest.MonkeyPatc
     fixed = on_device(np.stack(stack.fixed))
     words = on_device(np.concatenate(stack.exceptions).view(np.int32))
     prepared = prepare_csf_scales(THIRD, fixed, words, [len(w) for w in stack.exceptions], rows=32, cols=12)
-    got = _decompress(THIRD, prepared, None, None, layout).view(torch.uint8).cpu().numpy()
+    got = decompress_csf_scales(prepared, layout=layout).view(torch.uint8).cpu().numpy()
     assert got.tobytes() == expected(stack, layout).tobytes()
 
 
