@@ -325,7 +325,7 @@ def iter_tensors(
 ) -> "Iterator[tuple[str, torch.Tensor]]":
     """Dense name and torch tensor of everything in a checkpoint, in the order in which it is stored.
 
-    On a GPU, stored bytes go through 64 MiB of pinned memory, and the planes of a batch are decoded there, one launch
+    On a GPU, stored bytes go through 128 MiB of pinned memory, and the planes of a batch are decoded there, one launch
     for all of a geometry. Its compressed streams are released before its first tensor comes out.
 
     Args:

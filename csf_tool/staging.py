@@ -15,10 +15,12 @@ import torch
 
 from csf_tool.checkpoint.model import Located, Shard
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.jobs import default_jobs
 
-SLOT_BYTES = 32 << 20
-"""Pinned bytes of a slot: copies of this size run at full rate. Two of them are all that is pinned."""
+SLOT_BYTES = 64 << 20
+"""Pinned bytes of a slot. Two of them are all that is pinned."""
+
+READ_THREADS = 8
+"""Threads that read: on an H200 with 16 cores, more did not help, and smaller slots were slower."""
 
 _SLOTS = 2
 _PIECE_BYTES = 4 << 20
@@ -53,17 +55,17 @@ class _Slot:
 
 
 class Stager:
-    """Brings stored tensors to one device. A context manager: it holds files open, and threads.
+    """Brings stored tensors to one device. A context manager: it holds threads.
 
     Copies to a GPU are queued on its current stream; the sources have been read when `run` returns.
     """
 
-    def __init__(self, device: torch.device, slot_bytes: int = SLOT_BYTES, threads: int | None = None) -> None:
+    def __init__(self, device: torch.device, slot_bytes: int = SLOT_BYTES, threads: int = READ_THREADS) -> None:
         self._device = device
         self._slot_bytes = slot_bytes
         self._slots: Iterator[_Slot] | None = None  # pinned when first needed
         # A reader has one position in its file, so every thread has its own.
-        self._readers = [Readers() for _ in range(threads or default_jobs())]
+        self._readers = [Readers() for _ in range(threads)]
         self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="csf-tool-read")
 
     def __enter__(self) -> Self:
@@ -73,8 +75,10 @@ class Stager:
         self.close()
 
     def close(self) -> None:
-        """Close the files and end the threads."""
+        """End the threads."""
         self._pool.shutdown()
+
+    def _close_files(self) -> None:
         for readers in self._readers:
             readers.close()
 
@@ -85,12 +89,15 @@ class Stager:
             CheckpointError: a source cannot be read.
             EnvironmentFault: the system cannot read it, or it changed since its header was read.
         """
-        for load in _loads(transfers, self._slot_bytes):
-            if self._device.type == "cuda":
-                self._slots = self._slots or cycle([_Slot(self._slot_bytes) for _ in range(_SLOTS)])
-                self._copy(load, next(self._slots))
-            else:
-                self._read_directly(load)
+        try:
+            for load in _loads(transfers, self._slot_bytes):
+                if self._device.type == "cuda":
+                    self._slots = self._slots or cycle([_Slot(self._slot_bytes) for _ in range(_SLOTS)])
+                    self._copy(load, next(self._slots))
+                else:
+                    self._read_directly(load)
+        finally:
+            self._close_files()  # every thread has its own of every shard: hundreds would stay open
 
     def _copy(self, load: list[_Piece], slot: _Slot) -> None:
         """Fill the slot, and queue its copies."""

@@ -73,10 +73,11 @@ class Readers:
         self.close()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and forget which they were."""
         for reader in self._open.values():
             reader.close()
         self._open.clear()
+        self._asked_for.clear()
 
     def __getitem__(self, shard: Shard) -> RandomReader:
         reader = self._open.get(shard.name)
