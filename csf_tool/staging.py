@@ -49,9 +49,20 @@ class _Piece(NamedTuple):
 class _Slot:
     """Host memory that is filled, and copied to the device while the other slot is filled."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.memory = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-        self.copied = torch.cuda.Event()
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        self._device = device
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+        self.memory = torch.empty(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def wait(self) -> None:
+        """Wait until its copies are done, and it can be filled again."""
+        if self._copied:
+            self._copied.synchronize()
+
+    def copies_are_queued(self) -> None:
+        """Remember what there is to wait for."""
+        if self._copied:
+            self._copied.record(torch.cuda.current_stream(self._device))
 
 
 class Stager:
@@ -60,9 +71,18 @@ class Stager:
     Copies to a GPU are queued on its current stream; the sources have been read when `run` returns.
     """
 
-    def __init__(self, device: torch.device, slot_bytes: int = SLOT_BYTES, threads: int = READ_THREADS) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        slot_bytes: int = SLOT_BYTES,
+        threads: int = READ_THREADS,
+        *,
+        through_slots: bool | None = None,
+    ) -> None:
+        """Go through slots to a GPU, and not to the CPU, unless `through_slots` says otherwise."""
         self._device = device
         self._slot_bytes = slot_bytes
+        self._through_slots = device.type == "cuda" if through_slots is None else through_slots
         self._slots: Iterator[_Slot] | None = None  # pinned when first needed
         # A reader has one position in its file, so every thread has its own.
         self._readers = [Readers() for _ in range(threads)]
@@ -91,8 +111,8 @@ class Stager:
         """
         try:
             for load in _loads(transfers, self._slot_bytes):
-                if self._device.type == "cuda":
-                    self._slots = self._slots or cycle([_Slot(self._slot_bytes) for _ in range(_SLOTS)])
+                if self._through_slots:
+                    self._slots = self._slots or cycle([_Slot(self._slot_bytes, self._device) for _ in range(_SLOTS)])
                     self._copy(load, next(self._slots))
                 else:
                     self._read_directly(load)
@@ -103,7 +123,7 @@ class Stager:
         """Fill the slot, and queue its copies."""
         rank = {id(piece.buffer): i for i, piece in enumerate(load)}
         order = sorted(range(len(load)), key=lambda i: (rank[id(load[i].buffer)], load[i].at))
-        slot.copied.synchronize()
+        slot.wait()
         memory = slot.memory.numpy().data
         places = [memory] * len(load)
         at = 0
@@ -115,7 +135,7 @@ class Stager:
         for buffer, begin, nbytes in _runs(load[i] for i in order):
             buffer[begin : begin + nbytes].copy_(slot.memory[at : at + nbytes], non_blocking=True)
             at += nbytes
-        slot.copied.record(torch.cuda.current_stream(self._device))
+        slot.copies_are_queued()
 
     def _read_directly(self, load: list[_Piece]) -> None:
         """Read into the buffers themselves."""

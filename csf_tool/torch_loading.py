@@ -39,7 +39,7 @@ def torch_device(device: torch.device | str | int) -> torch.device:
         EnvironmentFault: it is a GPU that cannot be used here.
     """
     try:
-        found = torch.device(device)
+        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise UsageError(f"device {escape(device)}: torch knows none of that name") from error
     if found.type == "cuda" and (reason := why_no_gpu(str(found))):

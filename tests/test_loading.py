@@ -293,8 +293,10 @@ def test_wrong_requests(tmp_path: Path, how: dict[str, Any], said: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentFault, match="device cuda:1: torch sees no GPU"):
-        csf_tool.safe_open(mini_dense(tmp_path / "dense"), device=1 if torch.cuda.is_available() else "cuda:1")
+    root = mini_dense(tmp_path / "dense")
+    for device in ("cuda:1", 1, torch.device("cuda", 1)):
+        with pytest.raises(EnvironmentFault, match="device cuda:1: torch sees no GPU"):
+            csf_tool.safe_open(root, device=device)
 
 
 def test_broken_streams_are_refused_where_they_are_read(copied: Callable[..., Path]) -> None:

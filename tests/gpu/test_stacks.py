@@ -10,6 +10,7 @@ import torch
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.errors import CheckpointError, StreamError, UsageError
 from csf_tool.gpu import CsfScales, ScaleWorkspace, decompress_csf_scales
+from csf_tool.plan import make_plan
 from csf_tool.stacks import load_stack
 from tests.building import MXFP4, NVFP4, Codec, Tensor, compressed, matrix, mini_container, mini_hf, write_hf
 from tests.gpu.stacks import DEVICE, Bytes
@@ -93,6 +94,30 @@ def test_a_workspace_for_the_stacks_of_a_layer(written: tuple[Path, list[Tensor]
     for projection, stack in stacks.items():
         got = workspace.decompress(stack).view(torch.uint8).cpu().numpy()
         assert np.array_equal(got, dense(tensors, projection))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_plan_knows_what_the_stacks_take(tmp_path: Path, size: int) -> None:
+    """To the byte, for ranks whose exceptions are as many: here the first has half of each plane's four."""
+    tensors: list[Tensor] = []
+    for expert in range(2):
+        for i, name in enumerate(("gate_proj", "up_proj", "down_proj")):
+            tensors += matrix(f"layers.0.experts.{expert}.{name}", NVFP4, i, rows=128, cols=64)
+    for i, tensor in enumerate(tensors):
+        if tensor.name.endswith("weight_scale"):
+            tensors[i] = Tensor(tensor.name, tensor.dtype, tensor.shape, corners(tensor.shape))
+    root = write_hf(tmp_path / "csf", {"a.safetensors": compressed(tensors, NVFP4)})
+    plan = make_plan(open_checkpoint(root), tp=size)
+    stacks = [ask(root, 0, p, device=DEVICE, tp_size=size) for p in ("gate_up", "down")]
+    assert [stack.nbytes for stack in stacks] == [stack.compressed_bytes for stack in plan.stacks]
+    assert ScaleWorkspace(*stacks).nbytes == plan.workspace_bytes
+
+
+def corners(shape: tuple[int, ...]) -> bytes:
+    """Scales that are all alike but for an exception in each corner."""
+    plane = np.full(shape, 80, np.uint8)
+    plane[:: shape[0] - 1, :: shape[1] - 1] = 200
+    return plane.tobytes()
 
 
 @pytest.mark.parametrize("layer", [0, "model.layers.0", "model.layers.0.mlp.experts"])
