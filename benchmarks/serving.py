@@ -119,6 +119,8 @@ def measure_loading(dense: Path, csf: Path, repeat: int) -> None:
         "csf_tool.load_file, dense": lambda: csf_tool.load_file(dense, DEVICE),
         "safetensors load_file, dense": lambda: [safetensors_load_file(p, DEVICE) for p in sorted(dense.glob("*.s*s"))],
     }
+    checkpoint = csf_tool.open_checkpoint(csf)
+    loaders["csf_tool.load_stack, all"] = lambda: load_stacks(checkpoint, len(checkpoint.shards))
     times: dict[str, list[float]] = {name: [] for name in loaders}
     for _ in range(repeat):
         for name, load in loaders.items():

@@ -180,7 +180,10 @@ class safe_open(Generic[T]):
 
     def get_tensors(self) -> dict[str, T]:
         """All tensors by name, in the order in which they are stored; raises as `get_tensor`."""
-        return dict(zip(self._tensors, self._load(list(self._tensors.values())), strict=True))
+        found: dict[str, T] = {}
+        for part in _batches(self._tensors.values(), BATCH_BYTES):
+            found |= zip([tensor.name for tensor in part], self._load(part), strict=True)
+        return found
 
     def get_slice(self, name: str) -> "TensorSlice[T]":
         """A tensor that is read when it is indexed.
