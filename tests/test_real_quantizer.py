@@ -75,10 +75,13 @@ def dense(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return request.param, folder
 
 
-def compressed(dense: Path, csf: Path, fmt: str) -> Path:
-    """The checkpoint in the layout of its format."""
+@pytest.fixture(scope="module")
+def csf(dense: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint compressed, in the layout of its format."""
+    fmt, folder = dense
+    csf = tmp_path_factory.mktemp("compressed") / "csf"
     options = CompressOptions(Layout.HF if fmt == "NVFP4" else Layout.CONTAINER)
-    done = compress(open_checkpoint(dense), csf, options, NumpyEncoder(), NumpyDecoder(), Silent())
+    done = compress(open_checkpoint(folder), csf, options, NumpyEncoder(), NumpyDecoder(), Silent())
     assert (done.planes, done.left) == (2 * LAYERS, [])
     assert done.csf_bytes < done.dense_bytes
     return csf
@@ -92,10 +95,9 @@ def assert_same_weights(ours: dict[str, torch.Tensor], theirs: dict[str, torch.T
 
 
 def test_the_library_dequantises_the_expanded_checkpoint_to_the_same_weights(
-    dense: tuple[str, Path], tmp_path: Path
+    dense: tuple[str, Path], csf: Path, tmp_path: Path
 ) -> None:
     fmt, folder = dense
-    csf = compressed(folder, tmp_path / "csf", fmt)
     assert verify(open_checkpoint(csf), open_checkpoint(folder), NumpyDecoder(), Silent()).ok
     expand(open_checkpoint(csf), tmp_path / "back", NumpyDecoder(), Silent())
     want = dequantized(load_file(folder / "model.safetensors"), fmt)
@@ -103,10 +105,10 @@ def test_the_library_dequantises_the_expanded_checkpoint_to_the_same_weights(
 
 
 def test_the_library_dequantises_what_safe_open_gives_it_to_the_same_weights(
-    dense: tuple[str, Path], tmp_path: Path
+    dense: tuple[str, Path], csf: Path
 ) -> None:
     """Without an expanded file."""
     fmt, folder = dense
-    with csf_tool.safe_open(compressed(folder, tmp_path / "csf", fmt), "pt") as f:
+    with csf_tool.safe_open(csf, "pt") as f:
         tensors = {name: f.get_tensor(name) for name in f.keys()}
     assert_same_weights(dequantized(tensors, fmt), dequantized(load_file(folder / "model.safetensors"), fmt))

@@ -51,7 +51,7 @@ def test_taken_apart_and_put_together_a_stack_is_what_it_was(fmt: CsfFormat, eve
     assert again.fixed.cpu().numpy().tobytes() == np.concatenate(stack.fixed).tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_a_cut_of_the_streams_decodes_to_the_cut_of_the_scales(data: st.DataObject) -> None:
     fmt = data.draw(st.sampled_from(FORMATS))
