@@ -93,7 +93,8 @@ def strip_encoding(raw: bytes, name: str) -> bytes:
     except RecursionError as error:
         raise CheckpointError(f"{name}: JSON nested too deeply") from error
     entry = rf'"{ENCODING_KEY}"\s*:\s*"{ENCODING}"'
-    text = re.sub(rf"\s*,\s*{entry}|{entry}\s*,\s*|{entry}", "", raw.decode("utf-8"))
+    # Blanks before a comma are looked at once, from the first of them: a file may have a megabyte of them.
+    text = re.sub(rf"(?<!\s)\s*+,\s*{entry}|{entry}\s*,\s*|{entry}", "", raw.decode("utf-8"))
     try:
         if json.loads(text) == wanted:
             return text.encode("utf-8")

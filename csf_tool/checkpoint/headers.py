@@ -39,8 +39,12 @@ DTYPE_BITS = {
 _MAX_OFFSET = 1 << 63
 
 
-_ENTRY = re.compile(r'":\{"dtype":"([^\]]*)\],"data_offsets":\[([^,]*),([^\]]*)\]\}(?:,"|\} *\Z)')
-"""What stands between two names in a header as the known writers write it, or after the last: one entry."""
+_ENTRY = re.compile(r'":\{"dtype":"(\w*","shape":\[[0-9,]*)\],"data_offsets":\[([0-9]*),([0-9]*)\]\}(?:,"|\} *\Z)')
+"""What stands between two names in a header as the known writers write it, or after the last: one entry.
+
+No part of it takes the characters that it begins with: an entry that breaks off is looked at once, not again and
+again from every place where one could have begun.
+"""
 
 
 class Tensor(NamedTuple):

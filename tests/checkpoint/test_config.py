@@ -176,3 +176,9 @@ def test_stripping_any_document_takes_only_the_entries(value: Any, indent: Any, 
     assert json.loads(stripped) == without(value)
     if without(value) == value:
         assert stripped == raw
+
+
+def test_a_megabyte_of_blanks_takes_no_quadratic_step() -> None:
+    blanks = " " * 1_000_000
+    raw = f'{{"a": {blanks}1{blanks}, "weight_scale_encoding": "csf", "b": "{blanks}"}}'.encode()
+    assert strip_encoding(raw, "config.json") == f'{{"a": {blanks}1, "b": "{blanks}"}}'.encode()

@@ -538,3 +538,17 @@ def test_two_hundred_thousand_tensors_take_no_quadratic_step_even_the_thorough_w
     without_data = parse_header(raw, "x", len(raw) + 8)
     assert len(without_data.faults) == 1 + len(entries)
     assert without_data.names == parse_header(raw, "x", None).names
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b'"a":{"dtype":"',
+        b'"a":{"dtype":"U8","shape":[',
+        b'"a":{"dtype":"U8","shape":[1],"data_offsets":[',
+        b'"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}' + b" " * 9,
+    ],
+)
+def test_entries_that_break_off_take_no_quadratic_step(piece: bytes) -> None:
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        parse_header(b"{" + piece * 200_000, "x", None)
