@@ -4,6 +4,7 @@ Heavy modules are imported inside the commands, so that `csf-tool --help` costs 
 """
 
 import functools
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -642,4 +643,7 @@ def demo(
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name may have letters that the terminal's encoding has not
+            stream.reconfigure(errors="backslashreplace")
     app()

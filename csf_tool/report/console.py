@@ -19,12 +19,17 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 
 def print_out(*lines: RenderableType) -> None:
     """Print to stdout. Strings are plain text: nothing in them is markup."""
-    _print(Console(highlight=False), lines)
+    _print(_console(), lines)
 
 
 def print_err(*lines: RenderableType) -> None:
     """Print to stderr."""
-    _print(Console(stderr=True, highlight=False), lines)
+    _print(_console(stderr=True), lines)
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """A stream on which text is what it says: a name in a table may hold brackets or a colon on either side."""
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def _print(console: Console, lines: Iterable[RenderableType]) -> None:
