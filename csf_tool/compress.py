@@ -27,7 +27,7 @@ from csf_tool.checkpoint.container import (
 )
 from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.dense import DenseShard, dense_shards, shard_bytes
-from csf_tool.checkpoint.files import load_json
+from csf_tool.checkpoint.files import load_json, read_document
 from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import hash_file
 from csf_tool.checkpoint.index import INDEX_NAME
@@ -222,7 +222,7 @@ class _Compression:
     def _write_hf(self) -> None:
         marked = {self._modules()[plane.name] for plane in self._selection.chosen}
         configs = [
-            SideFile(f.name, f.path, mark_encoding(f.path.read_bytes(), f.name, marked))
+            SideFile(f.name, f.path, mark_encoding(read_document(f.path, f.name), f.name, marked))
             for f in config_files(self._checkpoint)
         ]
         known = {recipe.module for config in self._configs.values() for recipe in recipes(config)}

@@ -14,7 +14,7 @@ from pathlib import Path
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
 from csf_tool.checkpoint.container import MANIFEST, VERIFICATION
 from csf_tool.checkpoint.dense import DenseShard, dense_index, dense_shards, new_index, shard_bytes, shard_parts
-from csf_tool.checkpoint.files import RandomReader
+from csf_tool.checkpoint.files import RandomReader, read_document
 from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import hash_file, metadata_hashes
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
@@ -305,7 +305,7 @@ def _side_files(checkpoint: Checkpoint, shards: list[DenseShard], journal: Journ
     restored = all(shard.sha256 for shard in shards)
     configs = config_files(checkpoint)
     if not restored:  # an original's own config carries no marks, and stays as it is
-        configs = [SideFile(f.name, f.path, strip_encoding(f.path.read_bytes(), f.name)) for f in configs]
+        configs = [SideFile(f.name, f.path, strip_encoding(read_document(f.path, f.name), f.name)) for f in configs]
     return plain_files(checkpoint) + configs + _index(checkpoint, shards, restored, journal)
 
 

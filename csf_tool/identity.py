@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.container import MANIFEST
+from csf_tool.checkpoint.files import read_document
 from csf_tool.checkpoint.hashes import hash_file, recorded_hashes
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.model import Checkpoint
@@ -95,4 +96,4 @@ def _bytes_of(checkpoint: Checkpoint, name: str) -> bytes:
     path = checkpoint.root / name
     if not path.is_file():
         raise CheckpointError(f"{name}: not there: the identity is made of it")
-    return path.read_bytes()
+    return read_document(path, name)

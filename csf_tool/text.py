@@ -1,8 +1,10 @@
 """Words for people: sizes, shares, and names from files made safe for a terminal."""
 
 import re
+import reprlib
 import unicodedata
 from collections.abc import Sequence
+from typing import Any
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -16,6 +18,15 @@ def escape(name: object) -> str:
     return "".join(
         c if unicodedata.category(c) not in _UNSAFE else c.encode("unicode_escape").decode() for c in str(name)
     )
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 200
+
+
+def brief(value: Any) -> str:
+    """A value that a file gave, as Python writes it, at a bounded length and depth: it can be megabytes long."""
+    return _BRIEF.repr(value)
 
 
 def size(nbytes: int) -> str:

@@ -6,7 +6,8 @@ decode to is the original. Either can hold alone. All comparison is of bytes, ne
 
 from dataclasses import dataclass, field
 
-from csf_tool.checkpoint.dense import DenseShard, dense_tensors, original_shard, own_shards
+from csf_tool.checkpoint.dense import DenseShard, dense_tensors, original_shard, own_shards, require_new
+from csf_tool.checkpoint.files import is_file
 from csf_tool.checkpoint.hashes import PublishedHash, damaged_evidence, download_commits, hash_file, published_hashes
 from csf_tool.checkpoint.model import Checkpoint, Plane
 from csf_tool.checkpoint.problems import errors, warnings
@@ -99,13 +100,15 @@ class _Verification:
         """The shards to go through: originals where receipts allow, then whatever tensors those left out."""
         receipts = self._checkpoint.container.receipts if self._checkpoint.container else {}
         shards: list[DenseShard] = []
+        taken: set[str] = set()
         for shard in self._checkpoint.shards:
             try:
                 if shard.file in receipts:
-                    shards.append(original_shard(receipts[shard.file], self._tensors))
+                    original = original_shard(receipts[shard.file], self._tensors)
+                    require_new(original, taken)
+                    shards.append(original)
             except CheckpointError as error:
                 self.result.source.fail(shard.name, "", f"cannot be rebuilt: {error}")
-        taken = {tensor.name for shard in shards for tensor in shard.tensors}
         left = [tensor for name, tensor in self._tensors.items() if name not in taken]
         return shards + [shard for shard in own_shards(self._checkpoint, left).values() if shard.tensors]
 
@@ -176,7 +179,7 @@ class _Verification:
     def _stored_file(self, file: str, entries: list[PublishedHash]) -> None:
         check = self.result.stored
         path = self._checkpoint.root / file
-        if not path.is_file():
+        if not is_file(path):
             check.fail(file, "", f"is not there; its hash is known ({entries[0].evidence})")
             return
         found = {"sha256": self._stored_digests[file]} if file in self._stored_digests else {}

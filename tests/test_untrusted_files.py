@@ -96,3 +96,92 @@ def test_letters_that_the_terminal_does_not_have(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\\u65e5\\u672c.safetensors" in done.stdout
+
+
+# Names that lead nowhere, or to what is no file
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "a/" * 3000 + "b", f"{INDEX}/x"])
+def test_names_that_no_system_takes(tmp_path: Path, name: str) -> None:
+    root = mini_container(tmp_path / "c")
+    (root / "SHA256SUMS").write_text(f"{'0' * 64}  {name}\n")
+    change_json(root / "manifest.json", lambda m: m["metadata_sha256"].update({name: "0" * 64}))
+    code, output = run("verify", root)
+    assert code == 1
+    assert output.count("lists it, it is not there") == 2 or "metadata_sha256 lists it" in output
+
+
+@pytest.mark.parametrize("folder", ["n" * 300, f"{FIRST}"])
+def test_an_index_into_a_folder_that_cannot_be(tmp_path: Path, folder: str) -> None:
+    root = mini_hf(tmp_path / "c")
+    change_json(root / INDEX, lambda d: d["weight_map"].update({"x": f"{folder}/x.safetensors"}))
+    for command in ("stats", "verify"):
+        code, output = run(command, root)
+        assert (code, "cannot be a file" in output) == (1, True)
+
+
+@posix
+def test_a_file_name_with_next_to_no_room_left(tmp_path: Path) -> None:
+    """What `hf download` notes of it would have a name that is too long."""
+    root = mini_hf(tmp_path / "c")
+    (root / ("n" * 250)).write_text("x")
+    assert run("verify", root)[0] == 0
+    assert run("expand", root, tmp_path / "out")[0] == 0
+    assert (tmp_path / "out" / ("n" * 250)).read_text() == "x"
+
+
+@posix
+@pytest.mark.parametrize("root", ["n" * 300, "loop", "/" + "a/" * 3000])
+def test_a_serving_directory_that_leads_nowhere(tmp_path: Path, root: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    config = {"quantization_config": {"quant_method": "nvfp4_csf", "checkpoint_root": root}}
+    write_json(tmp_path / "config.json", config)
+    code, output = run("stats", tmp_path)
+    assert (code, "is a serving directory, not a checkpoint" in output) == (2, True)
+
+
+@posix
+@pytest.mark.parametrize("what", ["pipe", "device"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        *(f"hf/{INDEX}", "hf/config.json", "hf/notes.txt", "hf/SHA256SUMS", "container/manifest.json"),
+        *(f"container/{RECEIPT}", "container/build-contract.json", "container/verification.json"),
+        f"container/metadata/{INDEX}",
+    ],
+)
+def test_nothing_waits_for_a_pipe_or_reads_a_device_without_end(tmp_path: Path, file: str, what: str) -> None:
+    mini_hf(tmp_path / "hf")
+    mini_container(tmp_path / "container")
+    path = tmp_path / file
+    path.unlink(missing_ok=True)
+    os.mkfifo(path) if what == "pipe" else path.symlink_to("/dev/zero")
+    root = tmp_path / file.partition("/")[0]
+    commands: list[list[str | Path]] = [["stats"], ["verify"], ["expand", tmp_path / "out"], ["identity"]]
+    for name, *destination in commands:
+        assert run(name, root, *destination)[0] in (0, 1)
+
+
+@posix
+def test_a_file_beside_the_shards_that_is_a_link_to_a_missing_blob(tmp_path: Path) -> None:
+    root = mini_hf(tmp_path / "c")
+    (root / "tokenizer.json").symlink_to("../blobs/gone")
+    code, output = run("expand", root, tmp_path / "out")
+    assert (code, "tokenizer.json: not there (missing, or a link to a missing blob)" in output) == (1, True)
+
+
+@posix
+def test_a_link_in_the_source_becomes_a_file_in_the_destination(tmp_path: Path) -> None:
+    (tmp_path / "blob").write_text("x")
+    root = mini_hf(tmp_path / "c")
+    (root / "tokenizer.json").symlink_to("../blob")
+    assert run("expand", root, tmp_path / "out")[0] == 0
+    assert not any(path.is_symlink() for path in (tmp_path / "out").rglob("*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names that are no UTF-8")
+def test_a_file_name_that_is_no_utf_8(tmp_path: Path) -> None:
+    root = mini_hf(tmp_path / "c")
+    (root / os.fsdecode(b"caf\xe9.txt")).write_text("x")
+    assert run("expand", root, tmp_path / "out", "--json")[0] == 0
+    assert (tmp_path / "out" / os.fsdecode(b"caf\xe9.txt")).read_text() == "x"

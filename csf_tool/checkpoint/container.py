@@ -18,7 +18,7 @@ from csf_tool.checkpoint.name_maps import load_with_map
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema
 from csf_tool.errors import CheckpointError
-from csf_tool.text import count
+from csf_tool.text import brief, count
 
 MANIFEST = "manifest.json"
 CONTRACT = "build-contract.json"
@@ -148,7 +148,7 @@ def _format(manifest: dict[str, Any]) -> CsfFormat:
     if fmt is None:
         known = ", ".join(f.schema for f in FORMATS)
         raise CheckpointError(
-            f"{MANIFEST}: schema {schema!r} is not one that csf-tool reads ({known}): another tool's manifest, "
+            f"{MANIFEST}: schema {brief(schema)} is not one that csf-tool reads ({known}): another tool's manifest, "
             "or an older or newer container"
         )
     return fmt
@@ -185,7 +185,7 @@ def read_row(entry: Any, where: str) -> ShardRow:
         raise CheckpointError("a shard's row is not an object")
     name = entry.get("file")
     if not isinstance(name, str) or "/" in name or not name.endswith(".safetensors"):
-        raise CheckpointError(f"shard name {name!r} is not a plain file name ending in .safetensors")
+        raise CheckpointError(f"shard name {brief(name)} is not a plain file name ending in .safetensors")
     safe_relative(name, where)
     return ShardRow(
         file=name,
@@ -203,7 +203,7 @@ def _optional_count(entry: dict[str, Any], key: str) -> int | None:
 def _count(entry: dict[str, Any], key: str) -> int:
     value = entry.get(key)
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise CheckpointError(f"{key} is {value!r}, not a number of bytes")
+        raise CheckpointError(f"{key} is {brief(value)}, not a number of bytes")
     return value
 
 
@@ -214,7 +214,7 @@ def _optional_sha256(entry: dict[str, Any], key: str) -> str | None:
 def _sha256(entry: dict[str, Any], key: str) -> str:
     value = entry.get(key)
     if not isinstance(value, str) or not _SHA256.fullmatch(value):
-        raise CheckpointError(f"{key} is {value!r}, not 64 lowercase hex digits")
+        raise CheckpointError(f"{key} is {brief(value)}, not 64 lowercase hex digits")
     return value
 
 
@@ -250,9 +250,9 @@ def _read_contract(container: Container) -> None:
         return
     container.source_names = names
     for file in sorted(set(names.values()) - set(container.rows)):
-        container.error(CONTRACT, f"source_names names shard {file!r}, which the manifest does not list")
+        container.error(CONTRACT, f"source_names names shard {brief(file)}, which the manifest does not list")
     for file in sorted(set(container.rows) - set(names.values())):
-        container.error(CONTRACT, f"source_names has no tensor of shard {file!r}, which the manifest lists")
+        container.error(CONTRACT, f"source_names has no tensor of shard {brief(file)}, which the manifest lists")
 
 
 def _read_receipts(container: Container) -> None:
@@ -278,7 +278,7 @@ def _receipt(document: Any, row: ShardRow) -> Receipt:
     for f in fields(own):
         mine, theirs = getattr(own, f.name), getattr(row, f.name)
         if mine != theirs:
-            raise CheckpointError(f"{f.name} is {mine!r}, the manifest says {theirs!r}")
+            raise CheckpointError(f"{f.name} is {brief(mine)}, the manifest says {brief(theirs)}")
     scales = document.get("scales")
     if not isinstance(scales, dict):
         raise CheckpointError("scales is not an object")
@@ -304,9 +304,9 @@ def _scale(name: str, entry: Any) -> ScaleReceipt:
         raise CheckpointError(f"scales: {name}: not an object")
     shape = entry.get("shape")
     if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and 0 < n < 1 << 32 for n in shape):
-        raise CheckpointError(f"scales: {name}: shape is {shape!r}, not [rows, columns]")
+        raise CheckpointError(f"scales: {name}: shape is {brief(shape)}, not [rows, columns]")
     if not isinstance(entry.get("dtype"), str):
-        raise CheckpointError(f"scales: {name}: dtype is {entry.get('dtype')!r}")
+        raise CheckpointError(f"scales: {name}: dtype is {brief(entry.get('dtype'))}")
     try:
         return ScaleReceipt(
             name=name,
@@ -325,19 +325,21 @@ def _compare_identity(container: Container) -> None:
     """Schema, codec, family and source must be the same in manifest, contract and verification record."""
     manifest = container.manifest
     if manifest.get("codec") != container.fmt.codec:
-        container.error(MANIFEST, f"codec is {manifest.get('codec')!r}, its schema goes with {container.fmt.codec!r}")
+        container.error(
+            MANIFEST, f"codec is {brief(manifest.get('codec'))}, its schema goes with {container.fmt.codec!r}"
+        )
     if not isinstance(manifest.get("family"), str):
-        container.error(MANIFEST, f"family is {manifest.get('family')!r}, not a string")
+        container.error(MANIFEST, f"family is {brief(manifest.get('family'))}, not a string")
     for key in (*_IDENTITY, "compressed_scale_count", "source_index_sha256"):
         if container.contract is None or (key not in container.contract and key not in manifest):
             continue
         mine, theirs = container.contract.get(key), manifest.get(key)
         if mine != theirs:
-            container.error(CONTRACT, f"{key} is {mine!r}, the manifest says {theirs!r}")
+            container.error(CONTRACT, f"{key} is {brief(mine)}, the manifest says {brief(theirs)}")
     index_hash = container.metadata_sha256.get("model.safetensors.index.json")
     stated = manifest.get("source_index_sha256")
     if stated is not None and index_hash is not None and stated != index_hash:
-        container.error(MANIFEST, f"source_index_sha256 is {stated!r}, metadata_sha256 says {index_hash!r}")
+        container.error(MANIFEST, f"source_index_sha256 is {brief(stated)}, metadata_sha256 says {index_hash!r}")
 
 
 def check_totals(container: Container, planes: int, dense_bytes: int, stored_bytes: int) -> None:
@@ -356,7 +358,7 @@ def check_totals(container: Container, planes: int, dense_bytes: int, stored_byt
     for key in _TOTALS:
         stated = container.manifest.get(key)
         if stated is not None and found[key] is not None and stated != found[key]:
-            container.error(MANIFEST, f"{key} is {stated!r}, the shards and rows give {found[key]}")
+            container.error(MANIFEST, f"{key} is {brief(stated)}, the shards and rows give {found[key]}")
     _check_verification(container, planes)
 
 
@@ -385,7 +387,7 @@ def _check_verification(container: Container, planes: int) -> None:
     }
     for key, value in expected.items():
         if key in record and record[key] != value:
-            container.error(VERIFICATION, f"{key} is {record[key]!r}, this container gives {value!r}")
+            container.error(VERIFICATION, f"{key} is {brief(record[key])}, this container gives {value!r}")
     for problem in _misspelt(record, expected):
         container.error(VERIFICATION, problem)
 
@@ -405,13 +407,13 @@ def _check_spelling(container: Container) -> None:
     status = container.manifest.get("status", KNOWN_STATUS)
     if status != KNOWN_STATUS:
         note = container.error if _one_character_apart(str(status), KNOWN_STATUS) else container.warn
-        note(MANIFEST, f"status is {status!r}, not {KNOWN_STATUS!r}")
+        note(MANIFEST, f"status is {brief(status)}, not {KNOWN_STATUS!r}")
 
 
 def _misspelt(found: Iterable[str], known: Iterable[str]) -> list[str]:
     keys = set(found)
     return [
-        f"key {key!r} is probably a damaged {wanted!r}"
+        f"key {brief(key)} is probably a damaged {wanted!r}"
         for wanted in known
         if wanted not in keys
         for key in keys

@@ -2,16 +2,18 @@
 
 import errno
 import json
+import math
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from csf_tool.errors import CheckpointError, EnvironmentFault
+from csf_tool.text import brief
 
 CHUNK_BYTES = 1 << 20
 """Largest single read or write: what was read still lies in a core's cache when it is looked at."""
@@ -22,16 +24,29 @@ MAX_JSON_BYTES = 512 << 20
 _MAX_VIEWS = 1024
 """Most buffers of one scattered read: IOV_MAX of Linux and macOS."""
 
+MAX_JSON_DEPTH = 100
+"""Deepest nesting that is read: whatever goes over a document later may go one call deeper a level."""
+
 _NO_SUCH_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 """What the system answers to names that lead to no file: the checkpoint's fault, not the machine's."""
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
-def _require_ordinary(path: Path, name: str) -> None:
-    """Check that a path leads to a file with bytes in it: opening a pipe would wait for ever."""
-    if not stat.S_ISREG(path.stat().st_mode):
+def file_size(path: Path, name: str) -> int:
+    """Bytes of an ordinary file. Asked before a file is opened: opening a pipe would wait for ever.
+
+    Raises:
+        CheckpointError: there is none.
+        EnvironmentFault: the operating system does not say.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise reading_fault(name, error) from error
+    if not stat.S_ISREG(status.st_mode):
         raise CheckpointError(f"{name}: cannot be a file: a folder, a pipe or a device has that name")
+    return status.st_size
 
 
 def drop_cache(fd: int, begin: int, end: int) -> None:
@@ -52,8 +67,8 @@ class RandomReader:
 
     def __init__(self, path: Path, name: str) -> None:
         self.name = name
+        file_size(path, name)
         try:
-            _require_ordinary(path, name)
             self._file: BinaryIO = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close())
         except OSError as error:
             raise reading_fault(name, error) from error
@@ -179,20 +194,49 @@ def not_json_reason(head: bytes) -> str | None:
     return None
 
 
+def is_file(path: Path) -> bool:
+    """Whether a path that a file gave leads to an ordinary file; a name that no system takes leads to none."""
+    return _is(path.is_file)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path that a file gave leads to a folder; a name that no system takes leads to none."""
+    return _is(path.is_dir)
+
+
+def _is(question: Callable[[], bool]) -> bool:
+    """The answer to a question of pathlib's, which raises `OSError` for names that are too long."""
+    try:
+        return question()
+    except OSError as error:
+        if error.errno in _NO_SUCH_FILE:
+            return False
+        raise
+
+
+def read_document(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> bytes:
+    """All bytes of a file that is read as a whole: JSON, or a list of hashes.
+
+    Raises:
+        CheckpointError: it is missing, no ordinary file, or larger than `limit`.
+        EnvironmentFault: the operating system cannot read it.
+    """
+    if (nbytes := file_size(path, name)) > limit:
+        raise CheckpointError(f"{name}: {nbytes} bytes of text, more than the {limit} that are read")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise reading_fault(name, error) from error
+
+
 def load_json(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Any:
-    """The JSON document of a file, read strictly: no duplicate keys, no NaN, UTF-8 only.
+    """The JSON document of a file, read strictly: no duplicate keys, no NaN, UTF-8 only, nesting of bounded depth.
 
     Raises:
         CheckpointError: it is missing, too large, or not such a document.
         EnvironmentFault: the operating system cannot read it.
     """
-    try:
-        _require_ordinary(path, name)
-        if (nbytes := path.stat().st_size) > limit:
-            raise CheckpointError(f"{name}: {nbytes} bytes of JSON, more than the {limit} that are read")
-        raw = path.read_bytes()
-    except OSError as error:
-        raise reading_fault(name, error) from error
+    raw = read_document(path, name, limit)
     if reason := not_json_reason(raw[:512]):
         raise CheckpointError(f"{name}: {reason}")
     return parse_json(raw, name)
@@ -202,7 +246,11 @@ def parse_json(raw: bytes, name: str) -> Any:
     """`raw` as strict JSON; see `load_json`."""
     try:
         text = raw.decode("utf-8")
-        document = json.loads(text, object_pairs_hook=_object_without_duplicates, parse_constant=_no_constant)
+        document = json.loads(
+            text, object_pairs_hook=_object_without_duplicates, parse_constant=_no_constant, parse_float=_finite
+        )
+        if text.count("[") + text.count("{") > MAX_JSON_DEPTH:
+            _refuse_deep(document)
         if "\\u" in text:
             _refuse_half_characters(document)
         return document
@@ -219,8 +267,18 @@ def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"key {twice!r} stands twice in one object")
+        raise ValueError(f"key {brief(twice)} stands twice in one object")
     return result
+
+
+def _refuse_deep(document: Any) -> None:
+    level = [document]
+    for _ in range(MAX_JSON_DEPTH):
+        children = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [child for some in children for child in some if isinstance(child, dict | list)]
+        if not level:
+            return
+    raise RecursionError
 
 
 def _refuse_half_characters(document: Any) -> None:
@@ -229,6 +287,13 @@ def _refuse_half_characters(document: Any) -> None:
         json.dumps(document, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError("an escape writes half a character (a lone surrogate)") from error
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{brief(text)} is a number that no reader can hold, and no writer writes")
+    return number
 
 
 def _no_constant(value: str) -> Any:
@@ -242,7 +307,7 @@ def safe_relative(name: str, where: str) -> PurePosixPath:
         CheckpointError: it is absolute, leaves the folder, or would on another system.
     """
     if not is_safe_relative(name):
-        raise CheckpointError(f"{where}: file name {name!r} leaves the checkpoint's folder or is not a plain path")
+        raise CheckpointError(f"{where}: file name {brief(name)} leaves the checkpoint's folder or is not a plain path")
     return PurePosixPath(name)
 
 

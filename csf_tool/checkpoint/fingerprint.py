@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 
+from csf_tool.checkpoint.files import read_document
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.side_files import config_files, model_root
 
@@ -23,5 +24,5 @@ def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] 
     if checkpoint.index:
         documents.append(model_root(checkpoint) / checkpoint.index.name)
     for path in documents:
-        hasher.update(path.read_bytes() + b"\0")
+        hasher.update(read_document(path, path.name) + b"\0")
     return hasher.hexdigest()

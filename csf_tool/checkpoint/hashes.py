@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from csf_tool.checkpoint.container import Container
-from csf_tool.checkpoint.files import RandomReader, is_safe_relative, relative_files
+from csf_tool.checkpoint.files import RandomReader, is_file, is_safe_relative, read_document, relative_files
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity
@@ -171,7 +171,7 @@ def _download_hash(root: Path, name: str) -> list[PublishedHash]:
 
 def _download_lines(root: Path, name: str) -> list[str]:
     note = root / DOWNLOAD_METADATA / (name + _NOTE_SUFFIX)
-    return note.read_text("utf-8", "replace").split() if note.is_file() else []
+    return read_document(note, note.name).decode("utf-8", "replace").split() if is_file(note) else []
 
 
 def _hash_named(digest: str, name: str, evidence: str) -> list[PublishedHash]:

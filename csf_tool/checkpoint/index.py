@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from csf_tool.checkpoint.files import parse_json, safe_relative
+from csf_tool.checkpoint.files import file_size, parse_json, safe_relative
 from csf_tool.checkpoint.name_maps import ESCAPED, load_with_map
-from csf_tool.errors import CheckpointError
+from csf_tool.errors import CheckpointError, CsfToolError
 
 INDEX_SUFFIX = ".safetensors.index.json"
 INDEX_NAME = "model" + INDEX_SUFFIX
@@ -69,12 +69,13 @@ class Index:
         if len(names) != len(lines) or not all(held.values()):
             return False
         try:
+            file_size(self.root / self.name, self.name)
             with open(self.root / self.name, "rb") as file:
                 rest = _without_lines(file, lines)
             document = parse_json(rest, self.name)
             for shard in held:
                 safe_relative(shard, self.name)
-        except (OSError, UnicodeEncodeError, CheckpointError):
+        except (OSError, UnicodeEncodeError, CsfToolError):
             return False
         if b"\\" in rest or rest.count(_QUOTED_KEY) != 1:  # the key may have another spelling, or another place
             return False

@@ -19,7 +19,7 @@ from csf_tool.checkpoint.config import (
     recipes_in_use,
 )
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, RECEIPTS, TENSORS, Container, check_totals, read_container
-from csf_tool.checkpoint.files import RandomReader, load_json, not_json_reason
+from csf_tool.checkpoint.files import RandomReader, is_folder, load_json, not_json_reason
 from csf_tool.checkpoint.hashes import DOWNLOAD_METADATA
 from csf_tool.checkpoint.headers import DTYPE_BITS, read_header
 from csf_tool.checkpoint.index import Index, find_index, read_index
@@ -29,12 +29,12 @@ from csf_tool.checkpoint.planes import find_dense_planes, find_planes, stream_na
 from csf_tool.checkpoint.problems import Problem, Severity, errors
 from csf_tool.codec.formats import FORMATS
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
-from csf_tool.text import count
+from csf_tool.text import brief, count
 
 SHARD_SUFFIX = ".safetensors"
 
 MAX_NUMBERED_SHARDS = 10_000
-"""Largest total that a shard's name is believed: a name can claim any."""
+"""Most shards that names are believed when they say that there are so many: a name can claim any number."""
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
@@ -125,6 +125,8 @@ def _shard_files(folder: Path) -> list[str]:
 
     Hidden files are none: macOS leaves a `._model.safetensors` beside every file on a foreign disk.
     """
+    if not is_folder(folder):
+        return []
     return sorted(p.name for p in folder.glob("*" + SHARD_SUFFIX) if not p.name.startswith(".") and not p.is_dir())
 
 
@@ -187,13 +189,16 @@ def _faultless_shards(root: Path, names: list[str]) -> dict[str, Shard]:
 
 def _numbered_siblings(found: list[str]) -> list[str]:
     """The names of all shards of a numbered set (`model-00002-of-00005.safetensors`) of which some are here."""
-    siblings = []
+    sets: dict[tuple[str, int, str], set[int]] = {}
     for name in found:
-        match = re.fullmatch(r"(.*-)(\d+)-of-(\d+)(\.safetensors)", name)
-        if match and int(match[3]) <= MAX_NUMBERED_SHARDS:
-            stem, number, total, suffix = match.groups()
-            first = 0 if f"{stem}{0:0{len(number)}}-of-{total}{suffix}" in found else 1
-            siblings += [f"{stem}{i:0{len(number)}}-of-{total}{suffix}" for i in range(first, first + int(total))]
+        if match := re.fullmatch(rf"(.*-)([0-9]+)-of-([0-9]+)\{SHARD_SUFFIX}", name):
+            stem, number, total = match.groups()
+            sets.setdefault((stem, len(number), total), set()).add(int(number))
+    siblings: list[str] = []
+    for (stem, width, total), numbers in sets.items():
+        if len(siblings) + int(total) <= MAX_NUMBERED_SHARDS:
+            first = 0 if 0 in numbers else 1
+            siblings += [f"{stem}{i:0{width}}-of-{total}{SHARD_SUFFIX}" for i in range(first, first + int(total))]
     return siblings
 
 
@@ -302,7 +307,7 @@ def _compare_container(checkpoint: Checkpoint, container: Container, stored: Sto
         if row.target_file_bytes not in (None, shard.size):
             container.error(shard.name, f"is {shard.size} bytes, the manifest says {row.target_file_bytes}")
         if shard.header.metadata.get("codec", container.fmt.codec) != container.fmt.codec:
-            container.error(shard.name, f"its metadata name codec {shard.header.metadata['codec']!r}")
+            container.error(shard.name, f"its metadata name codec {brief(shard.header.metadata['codec'])}")
     _compare_contract(checkpoint, container, stored)
     for file, receipt in container.receipts.items():
         for name in sorted(receipt.scales.keys() - fixed_row.keys()):
@@ -388,10 +393,11 @@ def _serving_root(path: Path) -> Path | None:
     if found.get("quant_method") not in [fmt.serving_method for fmt in FORMATS]:
         return None
     root = found.get(SERVING_KEY)
-    served = (path / root).resolve() if isinstance(root, str) and "\0" not in root else None
-    if served is None or not served.is_dir() or served == path.resolve():
+    # Not Path.resolve: it raises what it likes for links that lead in circles.
+    served = Path(os.path.realpath(path / root)) if isinstance(root, str) and "\0" not in root else None
+    if served is None or not is_folder(served) or served == path.resolve():
         raise UsageError(
-            f"{path}: is a serving directory, not a checkpoint: its weights lie under {SERVING_KEY} {root!r}, "
+            f"{path}: is a serving directory, not a checkpoint: its weights lie under {SERVING_KEY} {brief(root)}, "
             "which is not here; give the folder that was downloaded"
         )
     return served

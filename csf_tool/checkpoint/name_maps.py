@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from csf_tool.checkpoint.files import MAX_JSON_BYTES, load_json, parse_json
-from csf_tool.errors import CheckpointError
+from csf_tool.checkpoint.files import load_json, parse_json, read_document
+from csf_tool.errors import CheckpointError, CsfToolError
 
 _BETWEEN = re.compile(r'"[ \n\r\t]*:[ \n\r\t]*"([^"]*)"[ \n\r\t]*,[ \n\r\t]*"')
 """What stands between two names of a map, with the file that it gives."""
@@ -34,9 +34,9 @@ def _usual_document(path: Path, key: str) -> dict[str, Any] | None:
     The text is cut between the names of the map. The rest, with an empty map in its place, is parsed as ever.
     """
     try:
-        raw = path.read_bytes() if path.stat().st_size <= MAX_JSON_BYTES else b""
+        raw = read_document(path, "")
         text = raw.decode("utf-8")
-    except (OSError, UnicodeDecodeError):
+    except (CsfToolError, UnicodeDecodeError):
         return None
     opening = re.search(rf'"{key}"[{_LAYOUT}]*:[{_LAYOUT}]*{{[{_LAYOUT}]*"', text)
     if not opening or text.count(f'"{key}"') > 1 or b"\\" in raw:

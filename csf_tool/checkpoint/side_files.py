@@ -6,12 +6,12 @@ from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, VERIFICATION
-from csf_tool.checkpoint.files import RandomReader, reading_fault, relative_files
+from csf_tool.checkpoint.files import RandomReader, file_size, relative_files
 from csf_tool.checkpoint.hashes import SUMS_FILES
 from csf_tool.checkpoint.index import INDEX_SUFFIX
 from csf_tool.checkpoint.journal import Journal, Record
 from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.checkpoint.writer import Destination
+from csf_tool.checkpoint.writer import Destination, is_own
 from csf_tool.progress import Progress
 
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "NOTICE", "COPYING")
@@ -34,14 +34,9 @@ class SideFile:
         """Bytes to write.
 
         Raises:
-            CheckpointError: the source is a link to nothing.
+            CheckpointError: it is no file: a link to a missing blob, say.
         """
-        if self.content is not None:
-            return len(self.content)
-        try:
-            return self.path.stat().st_size
-        except OSError as error:
-            raise reading_fault(self.name, error) from error
+        return file_size(self.path, self.name) if self.content is None else len(self.content)
 
     def write(self, folder: Destination, progress: Progress, journal: Journal, prefix: str = "") -> None:
         """Write it into `folder`, under `prefix`, unless an earlier run has; links become ordinary files."""

@@ -1,5 +1,6 @@
 """Plain reading: short reads, files that shrink, strict JSON, hostile names."""
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -211,6 +212,10 @@ def test_a_file_system_that_refuses_the_offset(reader: RandomReader, monkeypatch
         (b"\xef\xbb\xbf{}", "not valid JSON"),
         (b"[" * 100_000, "JSON nested too deeply"),
         (b"9" * 5000, "not valid JSON"),
+        (b"[" * 101 + b"]" * 101, "JSON nested too deeply"),
+        (b'{"a":[' * 60 + b"]}" * 60, "JSON nested too deeply"),
+        (b'{"a": 1e999}', "a number that no reader can hold"),
+        (b'{"' + b"k" * 10_000 + b'": 1, "' + b"k" * 10_000 + b'": 1}', r"^.{0,300}$"),
         (b'"\\udc00"', "half a character"),
         (b'{"\\ud83d": 1}', "half a character"),
     ],
@@ -222,6 +227,11 @@ def test_json_is_read_strictly(raw: bytes, reason: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_nesting_that_goes_deep_but_not_too_deep() -> None:
+    assert json.dumps(parse_json(b"[" * 100 + b"]" * 100, "x")) == "[" * 100 + "]" * 100
+    assert parse_json(b"[" + b"[]," * 1000 + b"{}]", "x") == [*([[]] * 1000), {}]
+
+
 def test_escaped_pairs_are_whole_characters() -> None:
     assert parse_json(b'{"\\ud83d\\ude00": "\\u00e9\\\\ud800"}', "x") == {"😀": "é\\ud800"}
 
@@ -229,7 +239,7 @@ def test_escaped_pairs_are_whole_characters() -> None:
 def test_a_json_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"[" + b" " * 100 + b"]")
     assert load_json(tmp_path / "x", "x", limit=102) == []
-    with pytest.raises(CheckpointError, match=r"^x: 102 bytes of JSON, more than the 101 that are read$"):
+    with pytest.raises(CheckpointError, match=r"^x: 102 bytes of text, more than the 101 that are read$"):
         load_json(tmp_path / "x", "x", limit=101)
 
 
