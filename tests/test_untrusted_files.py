@@ -185,3 +185,30 @@ def test_a_file_name_that_is_no_utf_8(tmp_path: Path) -> None:
     (root / os.fsdecode(b"caf\xe9.txt")).write_text("x")
     assert run("expand", root, tmp_path / "out", "--json")[0] == 0
     assert (tmp_path / "out" / os.fsdecode(b"caf\xe9.txt")).read_text() == "x"
+
+
+# Names that csf-tool keeps for itself in a destination
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".csf-tool", ".csf-tool.closing", ".CSF-Tool", f".x.gone-1-{'0' * 8}.partial", f"a/.x.y-1-{'0' * 8}.partial"],
+)
+def test_a_file_of_the_source_does_not_pass_for_the_journal(tmp_path: Path, name: str) -> None:
+    root = mini_hf(tmp_path / "c")
+    expected = [path for path in files(root) if path != name]
+    (root / name).parent.mkdir(exist_ok=True)
+    (root / name).write_text("{}")
+    assert run("expand", root, tmp_path / "out")[0] == 0
+    assert files(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize(
+    "name", [".csf-tool/lock", ".csf-tool/complete", ".csf-tool/journal.json", ".csf-tool.closing"]
+)
+def test_a_shard_does_not_pass_for_the_journal(tmp_path: Path, name: str) -> None:
+    root = mini_hf(tmp_path / "c")
+    write_shard(root / name, [Tensor("x", "U8", (1,), b"x")])
+    change_json(root / INDEX, lambda d: d["weight_map"].update({"x": name}))
+    code, output = run("expand", root, tmp_path / "out", "--jobs", "1")
+    assert (code, f"{name}: csf-tool keeps this name for itself" in output) == (1, True)

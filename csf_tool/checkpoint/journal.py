@@ -20,6 +20,8 @@ from urllib.parse import quote
 from csf_tool.checkpoint.files import load_json
 from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.writer import (
+    CLOSING,
+    OWN_FOLDER,
     PARTIAL_SUFFIX,
     Destination,
     NewFile,
@@ -32,15 +34,13 @@ from csf_tool.checkpoint.writer import (
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.version import __version__
 
-FOLDER = ".csf-tool"
+FOLDER = OWN_FOLDER
 _DESCRIPTION = "journal.json"
 _LOCK = "lock"
 _RECORDS = "finished"
 _CONSUMED = "consumed"
 _KEPT = "kept"
 _COMPLETE = "complete"
-_CLOSING = ".csf-tool.closing"
-"""The description of a run that is complete, while its journal is being removed."""
 _LONGEST_NAME = 200
 _ATTEMPTS = 20
 _PAUSE_SECONDS = 0.05
@@ -89,7 +89,7 @@ class Journal:
         held = journal._acquire(wait=not alone)
         try:
             journal._require_fit(run)  # again, now that no other run can be at it
-            journal._was_closing = (destination / _CLOSING).is_file()
+            journal._was_closing = (destination / CLOSING).is_file()
             if not has_journal(destination):
                 journal._folder.write(_DESCRIPTION, render_json(_describe(run)))
         except BaseException:
@@ -123,9 +123,11 @@ class Journal:
         size = file.stat().st_size
         try:
             entry = json.loads(self._record_path(name).read_bytes())
+            record = Record(int(entry["size"]), entry.get("sha256"))
         except FileNotFoundError:  # when a run that was complete is closed, records go first
-            return Record(size) if (self._destination / _CLOSING).exists() else None
-        record = Record(int(entry["size"]), entry.get("sha256"))
+            return Record(size) if (self._destination / CLOSING).exists() else None
+        except (ValueError, TypeError, LookupError):  # a damaged record says nothing: the file is written again
+            return None
         return record if size == record.size else None
 
     def finish(self, name: str, record: Record) -> None:
@@ -175,7 +177,7 @@ class Journal:
 
         Its description goes last, so that the same run can be started again whenever this is interrupted.
         """
-        folder, closing = self._destination / FOLDER, self._destination / _CLOSING
+        folder, closing = self._destination / FOLDER, self._destination / CLOSING
         with suppress(FileNotFoundError):  # it was there already when this run was begun
             (folder / _DESCRIPTION).replace(closing)
         for path in self._partials():
@@ -223,7 +225,7 @@ class Journal:
 
     def _require_same(self, run: Run) -> None:
         path = self._destination / FOLDER / _DESCRIPTION
-        found = load_json(path if path.is_file() else self._destination / _CLOSING, f"{FOLDER}/{_DESCRIPTION}")
+        found = load_json(path if path.is_file() else self._destination / CLOSING, f"{FOLDER}/{_DESCRIPTION}")
         wanted = _describe(run)
         if not isinstance(found, dict):
             raise CheckpointError(f"{FOLDER}/{_DESCRIPTION}: not a JSON object")
@@ -240,9 +242,9 @@ class Journal:
 
 
 def _plain(name: str) -> str:
-    """A file's path as one file name that no system refuses."""
-    plain = quote(name, safe="")
-    return plain if len(plain) <= _LONGEST_NAME else hashlib.sha256(name.encode()).hexdigest()
+    """A file's path, bytes that are no UTF-8 included, as one file name that no system refuses."""
+    plain = quote(os.fsencode(name), safe="")
+    return plain if len(plain) <= _LONGEST_NAME else hashlib.sha256(os.fsencode(name)).hexdigest()
 
 
 def _describe(run: Run) -> dict[str, Any]:
@@ -253,14 +255,19 @@ def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
     """Size and time of every source shard that an interrupted run removed, by name."""
     folder = destination / FOLDER / _CONSUMED
     entries = [load_json(path, path.name) for path in sorted(folder.glob("*.json"))]
-    return {str(entry["name"]): (int(entry["size"]), int(entry["mtime_ns"])) for entry in entries}
+    try:
+        return {str(entry["name"]): (int(entry["size"]), int(entry["mtime_ns"])) for entry in entries}
+    except (ValueError, TypeError, LookupError) as error:
+        raise CheckpointError(
+            f"{folder}: holds records that are damaged: which shards were removed is unknown"
+        ) from error
 
 
 def is_complete(destination: Path) -> bool:
     """Whether all that an interrupted run left undone is to remove the last source shards and its journal."""
-    return (destination / FOLDER / _COMPLETE).is_file() or (destination / _CLOSING).is_file()
+    return (destination / FOLDER / _COMPLETE).is_file() or (destination / CLOSING).is_file()
 
 
 def has_journal(destination: Path) -> bool:
     """Whether an interrupted run left its journal in a folder."""
-    return (destination / FOLDER / _DESCRIPTION).is_file() or (destination / _CLOSING).is_file()
+    return (destination / FOLDER / _DESCRIPTION).is_file() or (destination / CLOSING).is_file()

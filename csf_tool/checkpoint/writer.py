@@ -16,11 +16,15 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
 from csf_tool.checkpoint.files import CHUNK_BYTES, RandomReader, drop_cache
-from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import size
 
 if sys.platform != "win32":
     import fcntl
+
+OWN_FOLDER = ".csf-tool"
+CLOSING = ".csf-tool.closing"
+"""What csf-tool keeps for itself in a destination: its journal, and the journal's description when the run is over."""
 
 PARTIAL_SUFFIX = ".partial"
 
@@ -90,7 +94,14 @@ class Destination:
         return cast(BinaryIO, tempfile.TemporaryFile(dir=self._existing(), buffering=0))
 
     def create(self, name: str) -> "NewFile":
-        """A file to be written under the relative path `name`; use as a context manager."""
+        """A file to be written under the relative path `name`; use as a context manager.
+
+        Raises:
+            CheckpointError: the name is one that csf-tool keeps for itself.
+            EnvironmentFault: the system cannot write there.
+        """
+        if is_own(name):
+            raise CheckpointError(f"{name}: csf-tool keeps this name for itself in a destination: rename the file")
         target = self.path / name
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -287,6 +298,11 @@ def _writer() -> str:
 
 def _host() -> str:
     return socket.gethostname().replace(".", "_")
+
+
+def is_own(name: str) -> bool:
+    """Whether a relative path is one that csf-tool keeps for itself; some systems do not tell cases apart."""
+    return name.partition("/")[0].casefold() in (OWN_FOLDER, CLOSING) or is_partial(Path(name))
 
 
 def is_partial(path: Path) -> bool:
