@@ -92,6 +92,9 @@ class ShardCheck:
         for plane in self._shard.planes:
             file = plane.fixed.shard.name
             check.checked += 1
+            if _is_hidden(plane.fixed) or _is_hidden(plane.exceptions):
+                check.fail(file, plane.name, "its streams cannot be read: see structure")
+                continue
             try:
                 streams = self._readers.streams(plane)
             except CheckpointError as error:
@@ -115,7 +118,7 @@ class ShardCheck:
         assert isinstance(first, Located)
         assert isinstance(last, Located)
         begin, end = first.tensor.begin, last.tensor.end
-        if end > first.shard.size:
+        if any(map(_is_hidden, (t.source for t in group))):
             return False
         try:
             data = self._pieces.read(first.shard, begin, end)
@@ -171,7 +174,7 @@ class ShardCheck:
             self.found.source.fail(tensor.stored_in, tensor.name, text)
 
     def _stored_tensor(self, tensor: DenseTensor, located: Located) -> None:
-        if located.tensor.end > located.shard.size:
+        if _is_hidden(located):
             self._lack(tensor)  # named under structure
             return
         begin, end = located.tensor.begin, located.tensor.end
@@ -336,6 +339,11 @@ class _StoredHash:
         found = self._hashing.hexdigest()
         complete = self._source is not None and self._at == self._source.size
         return {self._name: found} if complete else {}
+
+
+def _is_hidden(source: Located | Plane) -> bool:
+    """Whether a stored tensor's bytes are others' as well, or past the end of its file."""
+    return isinstance(source, Located) and source.tensor.name in source.shard.header.unreadable
 
 
 def _home(tensor: DenseTensor) -> Shard:

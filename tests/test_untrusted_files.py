@@ -212,3 +212,90 @@ def test_a_shard_does_not_pass_for_the_journal(tmp_path: Path, name: str) -> Non
     change_json(root / INDEX, lambda d: d["weight_map"].update({"x": name}))
     code, output = run("expand", root, tmp_path / "out", "--jobs", "1")
     assert (code, f"{name}: csf-tool keeps this name for itself" in output) == (1, True)
+
+
+# More work than there are bytes
+
+
+def test_names_of_many_sets_do_not_add_up_to_millions_of_shards(tmp_path: Path) -> None:
+    for i in range(200):
+        (tmp_path / f"s{i}-00001-of-10000.safetensors").write_bytes(shard_bytes([]))
+    checkpoint = open_checkpoint(tmp_path)
+    assert len(checkpoint.problems) <= MAX_NUMBERED_SHARDS
+
+
+def test_tensors_that_lie_upon_one_another_are_not_read_each(tmp_path: Path) -> None:
+    """Ten thousand names for one megabyte of zeros, which verify would look at ten thousand times."""
+    size = 1 << 20
+    entry = {"dtype": "U8", "shape": [1024, 1024], "data_offsets": [0, size]}
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(raw_file({f"t{i}": entry for i in range(10_000)}, bytes(size)))
+    code, found, _ = run_json("verify", path, "--against", path)
+    assert code == 1
+    checks = {check["name"]: check for check in found["checks"]}
+    assert sum("overlap" in fault["problem"] for fault in checks["structure"]["failures"]) == 9999
+    assert checks["against"]["checked"] == 1
+
+
+def test_planes_that_share_their_streams_are_not_decoded_each(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "model.safetensors", [])
+    fixed = {"dtype": "U8", "shape": [64, 16 * 1025], "data_offsets": [0, 1024 * 1025]}
+    empty = {"dtype": "U32", "shape": [0], "data_offsets": [0, 0]}
+    names = {f"{i}.x.weight_scale.nvfp4_csf_{part}": entry for i in range(5000) for part, entry in
+             (("exceptions", empty), ("fixed", fixed))}  # fmt: skip
+    path.write_bytes(raw_file(names, bytes(1024 * 1025)))
+    code, found, _ = run_json("verify", path, "--device", "cpu")
+    checks = {check["name"]: check for check in found["checks"]}
+    assert (code, checks["streams"]["checked"], checks["decode"]["checked"]) == (1, 5000, 1)
+
+
+@pytest.mark.parametrize("command", ["verify", "expand"])
+def test_source_headers_do_not_ask_for_one_tensor_twice(tmp_path: Path, command: str) -> None:
+    """Receipts of empty shards that each ask for the large tensor of another: all their hashes are right."""
+    root = mini_container(tmp_path / "c", shards=2)
+    source = json.loads((root / RECEIPT).read_text())
+    second = source["file"].replace("00001-of", "00002-of")
+    change_json(root / f"receipts/{second}.json", lambda receipt: receipt.update(_twin(receipt, source)))
+    rows = [json.loads((root / f"receipts/{file}.json").read_text()) for file in (source["file"], second)]
+    keys = ("file", "source_file_bytes", "source_sha256", "target_file_bytes", "target_sha256")
+    change_json(root / "manifest.json", lambda m: m.update(shards=[{k: row[k] for k in keys} for row in rows]))
+    change_json(root / "manifest.json", lambda m: [m.pop(k) for k in [*m] if k.endswith(("_bytes", "_count"))])
+    change_json(root / "build-contract.json", lambda c: c.pop("compressed_scale_count"))
+    code, output = run(command, root, *([tmp_path / "out"] if command == "expand" else []))
+    assert code == 1
+    if command == "verify":
+        assert f"tensors/{second}: cannot be rebuilt: {second}: " in output.replace("\n", " ")
+    assert "two source headers ask for it" in output
+
+
+def _twin(receipt: dict[str, object], source: dict[str, object]) -> dict[str, object]:
+    return {key: source[key] for key in ("source_header_base64", "source_sha256", "source_file_bytes")}
+
+
+def test_a_name_of_a_megabyte_is_refused_and_not_taken_apart(tmp_path: Path) -> None:
+    name = "a." * 500_000 + "weight_scale"
+    root = mini_hf(tmp_path / "c", shards=1)
+    write_shard(root / "model.safetensors", [Tensor(name, "U8", (1,), b"x")])
+    for command in ("stats", "verify"):
+        code, output = run(command, root)
+        assert code == 1
+        assert "has 1000012 characters, more than the 4096 that are read" in output
+        assert len(output) < 20_000
+
+
+def test_documents_that_nest_deep_are_refused_in_every_place(tmp_path: Path) -> None:
+    deep = '{"schema": ' + "[" * 400 + "]" * 400 + "}"
+    root = mini_container(tmp_path / "c")
+    for file in ("verification.json", "build-contract.json", RECEIPT, "manifest.json"):
+        (root / file).write_text(deep)
+        code, output = run("verify", root)
+        assert (code, f"{file}: JSON nested too deeply" in output) == (1, True)
+
+
+def test_messages_stay_short_whatever_a_file_says(tmp_path: Path) -> None:
+    root = mini_container(tmp_path / "c")
+    long = dict.fromkeys(("codec", "family", "status", "compressed_scale_count"), ["x" * 1_000_000] * 3)
+    change_json(root / "manifest.json", lambda m: m.update(long))
+    change_json(root / "manifest.json", lambda m: m["shards"].append({"file": "x" * 1_000_000}))
+    code, output = run("stats", root)
+    assert (code, len(output) < 20_000) == (1, True)

@@ -89,8 +89,8 @@ def dense_shards(checkpoint: Checkpoint) -> list[DenseShard]:
     """The shards of the dense checkpoint: the originals where receipts give their headers, csf-tool's own otherwise.
 
     Raises:
-        CheckpointError: a receipt's source header asks for a tensor that is not stored as it says, or none asks
-            for one that is stored.
+        CheckpointError: a receipt's source header asks for a tensor that is not stored as it says, two ask for one,
+            or none asks for one that is stored.
     """
     tensors = dense_tensors(checkpoint)
     receipts = checkpoint.container.receipts if checkpoint.container else {}
@@ -99,10 +99,24 @@ def dense_shards(checkpoint: Checkpoint) -> list[DenseShard]:
         original_shard(receipts[shard.file], tensors) if shard.file in receipts else own[shard.name]
         for shard in checkpoint.shards
     ]
-    carried = {tensor.name for shard in shards for tensor in shard.tensors}
+    carried: set[str] = set()
+    for shard in shards:
+        require_new(shard, carried)
     for name in tensors.keys() - carried:
         raise CheckpointError(f"{tensors[name].stored_in}: {name}: no source header has it, so it would be lost")
     return shards
+
+
+def require_new(shard: DenseShard, carried: set[str]) -> None:
+    """Add the names of a shard's tensors to those that others carry.
+
+    Raises:
+        CheckpointError: another carries one of them: a few bytes of headers could ask for any amount of data.
+    """
+    names = {tensor.name for tensor in shard.tensors}
+    if again := names & carried:
+        raise CheckpointError(f"{shard.name}: {min(again)}: two source headers ask for it")
+    carried |= names
 
 
 def original_shard(receipt: Receipt, tensors: dict[str, DenseTensor]) -> DenseShard:

@@ -7,7 +7,6 @@ kept as they are: only their sizes cannot be checked.
 
 import json
 import re
-import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,12 +16,16 @@ from typing import Any, NamedTuple
 from csf_tool.checkpoint.files import RandomReader, not_json_reason, parse_json
 from csf_tool.checkpoint.name_maps import are_plain
 from csf_tool.errors import CheckpointError
+from csf_tool.text import brief
 
 LENGTH_BYTES = 8
 """Bytes before the JSON: its length, little-endian."""
 
 MAX_HEADER_BYTES = 100_000_000
 """Longest header, as in the reference implementation (safetensors `MAX_HEADER_SIZE`)."""
+
+MAX_NAME_LENGTH = 4096
+"""Longest name of a tensor, in characters. Names are taken apart and looked up part by part."""
 
 ALIGNMENT = 8
 """Written headers are padded with spaces to a multiple of this, as the reference implementation does."""
@@ -68,10 +71,14 @@ _tensor_of = partial(tuple.__new__, Tensor)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a header; `tensor` is empty when no single tensor is to blame."""
+    """What is wrong with a header; `tensor` is empty when no single tensor is to blame.
+
+    With `hides_data` the tensor's bytes are others' as well, or past the end of the file: they are not to be read.
+    """
 
     tensor: str
     problem: str
+    hides_data: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,11 @@ class Header:
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""
         return dict(zip(self.names, self, strict=True))
+
+    @cached_property
+    def unreadable(self) -> set[str]:
+        """Tensors whose bytes are not to be read. What is left are at most as many bytes as the file has."""
+        return {fault.tensor for fault in self.faults if fault.hides_data}
 
     @property
     def data_end(self) -> int:
@@ -211,7 +223,8 @@ def _usual_kind(text: str) -> tuple[str, tuple[int, ...], int] | None:
 
 
 def _are_usual_names(names: list[str]) -> bool:
-    return are_plain(names) and METADATA_KEY not in names and len(set(names)) == len(names)
+    are_usual = are_plain(names) and METADATA_KEY not in names and len(set(names)) == len(names)
+    return are_usual and max(map(len, names)) <= MAX_NAME_LENGTH
 
 
 def _any_header(raw: bytes, name: str, file_size: int | None) -> Header:
@@ -270,26 +283,25 @@ def _metadata(entry: Any, faults: list[Fault]) -> dict[str, str]:
     return {}
 
 
-def _brief(value: Any) -> str:
-    """A value that a file gave, at a bounded length and depth: a header can hold a hundred megabytes of it."""
-    return reprlib.repr(value)
-
-
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < _MAX_OFFSET
 
 
 def _tensor(name: str, entry: Any, start: int) -> Tensor | Fault:
     """The tensor that a header's entry describes, or what is wrong with the entry."""
+    if len(name) > MAX_NAME_LENGTH:
+        return Fault(
+            "", f"the name {brief(name)} has {len(name)} characters, more than the {MAX_NAME_LENGTH} that are read"
+        )
     if not isinstance(entry, dict):
         return Fault(name, "its header entry is not an object")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str):
-        return Fault(name, f"dtype is {_brief(dtype)}, not a string")
+        return Fault(name, f"dtype is {brief(dtype)}, not a string")
     if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
-        return Fault(name, f"shape is {_brief(shape)}, not a list of sizes")
+        return Fault(name, f"shape is {brief(shape)}, not a list of sizes")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(n) for n in offsets):
-        return Fault(name, f"data_offsets are {_brief(offsets)}, not two offsets")
+        return Fault(name, f"data_offsets are {brief(offsets)}, not two offsets")
     begin, end = offsets
     if end < begin:
         return Fault(name, f"data_offsets end before they begin: {begin}, {end}")
@@ -313,12 +325,12 @@ def _shape_fault(dtype: str, shape: list[int], nbytes: int) -> str | None:
         return None
     bits = _bits(dtype, shape)
     if bits is None:
-        return f"{dtype} {_brief(shape)} is larger than any file"
+        return f"{dtype} {brief(shape)} is larger than any file"
     if bits == 8 * nbytes:
         return None
     if bits % 8:
-        return f"{dtype} {_brief(shape)} does not fill whole bytes"
-    return f"{dtype} {_brief(shape)} takes {bits // 8} bytes, its offsets span {nbytes}"
+        return f"{dtype} {brief(shape)} does not fill whole bytes"
+    return f"{dtype} {brief(shape)} takes {bits // 8} bytes, its offsets span {nbytes}"
 
 
 def _coverage_faults(tensors: list[Tensor], start: int, complete: bool) -> list[Fault]:
@@ -327,7 +339,8 @@ def _coverage_faults(tensors: list[Tensor], start: int, complete: bool) -> list[
     at, before = start, ""
     for tensor in tensors:
         if tensor.begin < at:
-            faults.append(Fault(tensor.name, f"its data overlap those of {before!r} by {at - tensor.begin} bytes"))
+            problem = f"its data overlap those of {brief(before)} by {at - tensor.begin} bytes"
+            faults.append(Fault(tensor.name, problem, hides_data=True))
         elif tensor.begin > at and complete:
             faults.append(Fault(tensor.name, f"a hole of {tensor.begin - at} bytes lies before its data"))
         if tensor.end > at:
@@ -349,7 +362,8 @@ def _size_faults(tensors: list[Tensor], start: int, file_size: int) -> list[Faul
     lost = [t for t in tensors if t.end > file_size]
     first = f"the file is {file_size} bytes, its header needs {end}: {end - file_size} bytes are missing"
     return [Fault("", first)] + [
-        Fault(t.name, f"ends at byte {t.end}, past the end of the file ({file_size} bytes)") for t in lost
+        Fault(t.name, f"ends at byte {t.end}, past the end of the file ({file_size} bytes)", hides_data=True)
+        for t in lost
     ]
 
 
