@@ -23,7 +23,7 @@ from csf_tool.checkpoint.config import (
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, TENSORS, ShardRow
 from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.dense import DenseShard, Range, dense_index, dense_tensors, new_index, own_shards
-from csf_tool.checkpoint.files import RandomReader, load_json
+from csf_tool.checkpoint.files import RandomReader, load_json, read_document
 from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import hash_file
 from csf_tool.checkpoint.headers import render_header
@@ -171,7 +171,7 @@ class _Conversion:
         if half := sorted({recipe for recipe in covering.values() if recipe} & mixed):
             raise UsageError(f"--to hf: some scales of {half[0]} are dense, and a mark stands for a whole module")
         return [
-            SideFile(f.name, f.path, mark_encoding(f.path.read_bytes(), f.name, marked))
+            SideFile(f.name, f.path, mark_encoding(read_document(f.path, f.name), f.name, marked))
             for f in config_files(self._checkpoint)
         ]
 
@@ -226,7 +226,7 @@ class _Conversion:
 
     def _dense_configs(self) -> list[SideFile]:
         return [
-            SideFile(f.name, f.path, strip_encoding(f.path.read_bytes(), f.name))
+            SideFile(f.name, f.path, strip_encoding(read_document(f.path, f.name), f.name))
             for f in config_files(self._checkpoint)
         ]
 
@@ -244,6 +244,8 @@ class _Conversion:
             content = None
             if f.name == CONFIG_FILES[0]:
                 config = load_json(f.path, f.name)
+                if not isinstance(config, dict):
+                    raise CheckpointError(f"{f.name}: not a JSON object")
                 content = render_json(serving_config(config, self._fmt, root))
             files.append(SideFile(f.name, f.path, content))
         if (name := find_index(model_root(self._checkpoint))) is not None:

@@ -299,3 +299,45 @@ def test_messages_stay_short_whatever_a_file_says(tmp_path: Path) -> None:
     change_json(root / "manifest.json", lambda m: m["shards"].append({"file": "x" * 1_000_000}))
     code, output = run("stats", root)
     assert (code, len(output) < 20_000) == (1, True)
+
+
+# Documents of another kind than they should be
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "7", '"x"'])
+def test_a_serving_directory_of_a_config_that_is_no_object(tmp_path: Path, content: str) -> None:
+    root = mini_container(tmp_path / "c", MXFP4)
+    (root / "metadata" / "config.json").write_text(content)
+    code, output = run("convert", root, tmp_path / "out", "--to", "serving")
+    assert (code, "config.json: not a JSON object" in output) == (1, True)
+
+
+@pytest.mark.parametrize("build", [mini_hf, home_made], ids=["hf", "home-made"])
+def test_a_number_that_no_json_can_hold_is_not_written_into_an_index(
+    tmp_path: Path, build: Callable[[Path], Path]
+) -> None:
+    root = build(tmp_path / "c")
+    text = (root / INDEX).read_text()
+    (root / INDEX).write_text(text.replace('"metadata": {', '"metadata": {"x": 1e999,'))
+    code, output = run("expand", root, tmp_path / "out")
+    assert (code, "a number that no reader can hold" in output) == (1, True)
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", "null", '{"size": "x"}', '{"size": null}'])
+def test_a_damaged_record_of_an_interrupted_run_counts_as_none(tmp_path: Path, record: str) -> None:
+    root, out = mini_hf(tmp_path / "c"), tmp_path / "out"
+    assert run("expand", root, out, "--shards", "1/2")[0] == 0
+    [path] = (out / ".csf-tool" / "finished").iterdir()
+    path.write_text(record)
+    assert run("expand", root, out)[0] == 0
+    assert run("verify", root, "--against", out)[0] == 0
+
+
+def test_a_source_header_as_large_as_headers_may_be_is_no_header(tmp_path: Path) -> None:
+    root = mini_container(tmp_path / "c")
+    for length in (1 << 63, (1 << 64) - 1, 100_000_001):
+        header = base64.b64encode(length.to_bytes(8, "little") + b"{}").decode()
+        receipt = json.loads((root / RECEIPT).read_text())
+        write_json(root / RECEIPT, {**receipt, "source_header_base64": header})
+        code, output = run("verify", root)
+        assert (code, f"claims a header of {length} bytes, holds 2" in output) == (1, True)
