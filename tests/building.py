@@ -266,6 +266,7 @@ def mini_container(
     *,
     content: dict[str, list[Tensor]] | None = None,
     metadata: dict[str, bytes] | None = None,
+    two_d: bool | None = None,
 ) -> Path:
     """A container with manifest, contract, receipts, metadata and verification record."""
     dense = content or model(codec, shards)
@@ -278,7 +279,7 @@ def mini_container(
     }
     written = _Written()
     for name, tensors in dense.items():
-        _write_container_shard(root, name, tensors, codec, written)
+        _write_container_shard(root, name, tensors, codec, written, two_d)
     files = {
         "config.json": b'{"model_type": "mini"}',
         "model.safetensors.index.json": json.dumps(index_of(dense)).encode(),
@@ -313,10 +314,12 @@ def mini_container(
     return root
 
 
-def _write_container_shard(root: Path, name: str, tensors: list[Tensor], codec: Codec, written: _Written) -> None:
+def _write_container_shard(
+    root: Path, name: str, tensors: list[Tensor], codec: Codec, written: _Written, two_d: bool | None
+) -> None:
     source = shard_bytes(tensors, {"format": "pt"})
     header = source[: 8 + int.from_bytes(source[:8], "little")]
-    stored = compressed(tensors, codec)
+    stored = compressed(tensors, codec, two_d=two_d)
     metadata = {"format": "pt", "schema": codec.schema, "codec": codec.codec}
     target = write_shard(root / "tensors" / name, stored, metadata).read_bytes()
     row = {
@@ -347,9 +350,16 @@ def _write_container_shard(root: Path, name: str, tensors: list[Tensor], codec: 
     written.rows.append(row)
 
 
-def home_made(root: Path, codec: Codec = NVFP4, shards: int = 2) -> Path:
+def home_made(
+    root: Path,
+    codec: Codec = NVFP4,
+    shards: int = 2,
+    *,
+    content: dict[str, list[Tensor]] | None = None,
+    two_d: bool | None = None,
+) -> Path:
     """A user's container: no receipts, no contract, no metadata folder; the source's config and index at the root."""
-    return without_receipts(mini_container(root, codec, shards))
+    return without_receipts(mini_container(root, codec, shards, content=content, two_d=two_d))
 
 
 def without_receipts(root: Path) -> Path:

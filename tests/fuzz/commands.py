@@ -1,0 +1,187 @@
+"""Running commands on a folder that may be anything, and what must hold whatever it is."""
+
+import resource
+import signal
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from safetensors import safe_open
+from typer.testing import CliRunner
+
+from csf_tool.cli import app
+from tests.building import BITS
+from tests.fuzz import folders
+from tests.fuzz.folders import Folder, Link
+from tests.fuzz.oracle import Stored, Tensors, dense_tensors, shard_names, stored_tensors, tensors_of_file
+
+MOST_SECONDS = 20
+"""No command on a checkpoint of a few kilobytes takes a hundredth of it: what does has hung."""
+
+MOST_BYTES = 1 << 30
+"""Address space that a command may take beyond what the interpreter has: a claimed size is not believed."""
+
+COMMANDS = {
+    "stats": "stats SOURCE",
+    "stats by layer": "stats SOURCE --by layer",
+    "stats by shard as JSON": "stats SOURCE --by shard --json",
+    "verify": "verify SOURCE --device cpu --jobs 2",
+    "verify as JSON": "verify SOURCE --device cpu --json",
+    "verify against": "verify SOURCE --against REFERENCE --device cpu --jobs 2",
+    "verify the reference against": "verify REFERENCE --against SOURCE --device cpu --jobs 2",
+    "expand": "expand SOURCE DEST --device cpu --jobs 2",
+    "expand part": "expand SOURCE DEST --shards 1/2 --device cpu --json",
+    "finish": "finish SOURCE DEST",
+    "compress": "compress SOURCE DEST --keep-larger --device cpu",
+    "compress all": "compress SOURCE DEST --include * --to container --device cpu --json",
+    "to hf": "convert SOURCE DEST --to hf",
+    "to hf by links": "convert SOURCE DEST --to hf --link --json",
+    "to container": "convert SOURCE DEST --to container",
+    "to serving": "convert SOURCE DEST --to serving",
+    "identity": "identity SOURCE",
+    "identity by hashes": "identity SOURCE --hash --json",
+}
+
+
+class Hang(BaseException):
+    """Raised in a command that does not end."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """The folders that commands run among; `outside` holds what hostile links and names point at."""
+
+    root: Path
+
+    @property
+    def source(self) -> Path:
+        return self.root / "source"
+
+    @property
+    def reference(self) -> Path:
+        return self.root / "reference"
+
+    @property
+    def destination(self) -> Path:
+        return self.root / "destination"
+
+    def surroundings(self) -> Folder:
+        """Everything but the destination."""
+        found = folders.read(self.root)
+        return {name: entry for name, entry in found.items() if name.partition("/")[0] != "destination"}
+
+
+@contextmanager
+def workplace(source: Folder, reference: Folder) -> Iterator[Workplace]:
+    """A workplace in memory where that can be."""
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
+        place = Workplace(Path(folder))
+        folders.write(place.source, source)
+        folders.write(place.reference, reference)
+        folders.write(place.root / "outside", {"secret": b"not the checkpoint's", "x.safetensors": b"x"})
+        yield place
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    def stop(_: int, __: FrameType | None) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, stop)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if _counts_memory() else 0
+    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
+    if taken:
+        resource.setrlimit(resource.RLIMIT_AS, (taken + MOST_BYTES, hard))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.signal(signal.SIGALRM, before)
+
+
+def _counts_memory() -> bool:
+    return sys.platform == "linux"
+
+
+def run(place: Workplace, name: str, file: str = "") -> int:
+    """Run a command of COMMANDS, on the folder or on one file of it; its exit code.
+
+    Whatever the source is, this holds: an exit code of the contract that blames no machine, no traceback, nothing on
+    the terminal that acts on it, and nothing written outside the destination. What it calls equal is equal.
+    """
+    folders.remove(place.destination)
+    words = {"SOURCE": str(place.source / file), "REFERENCE": str(place.reference), "DEST": str(place.destination)}
+    arguments = [words.get(word, word) for word in COMMANDS[name].split()]
+    before = place.surroundings()
+    with _bounded():
+        result = CliRunner().invoke(app, arguments)
+    output = result.stdout + result.stderr
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert "Traceback" not in output, output
+    assert "internal error" not in output, output
+    assert result.exit_code in (0, 1, 2) or _is_not_here(name, output), f"exit code {result.exit_code}: {output}"
+    assert (result.exit_code == 0) or output.strip(), "a failure without a word"
+    assert not (acting := {c for c in output if acts_on_a_terminal(c)}), (acting, output)
+    assert place.surroundings() == before, "something outside the destination changed"
+    written = folders.read(place.destination) if place.destination.is_dir() else {}
+    assert not any(isinstance(entry, Link) for entry in written.values()), "a link in the destination"
+    if result.exit_code == 0:
+        _hold_to_its_word(place, name, place.source / file)
+    return result.exit_code
+
+
+def _is_not_here(name: str, output: str) -> bool:
+    """Whether a command says rightly that it could not do its work here: parts are missing, a new name is too long."""
+    return (name == "finish" and "not complete: " in output) or "cannot be written: File name too long" in output
+
+
+def acts_on_a_terminal(char: str) -> bool:
+    """Whether a character is a control other than a new line, hides text, or turns its direction."""
+    return char != "\n" and (unicodedata.category(char)[0] == "C" or unicodedata.category(char) in ("Zl", "Zp"))
+
+
+def _hold_to_its_word(place: Workplace, name: str, source: Path) -> None:
+    """A command that ended well: what it says, or what it wrote, must be so by the oracle."""
+    if "against" in name:
+        _same(dense_tensors(source), dense_tensors(place.reference))
+    elif name in ("expand", "compress", "compress all"):
+        written = _written(place, source)
+        _same(dense_tensors(place.destination, written), dense_tensors(source))
+        for path in (place.destination / shard for shard in written):
+            tensors = tensors_of_file(path.read_bytes())
+            assert name != "expand" or not any("_csf_" in tensor.rpartition(".")[2] for tensor in tensors)
+            if all(tensor.dtype in BITS for tensor in tensors.values()):  # the library knows no others
+                with safe_open(path, "numpy") as file:
+                    assert set(file.keys()) == tensors.keys()
+    elif name in ("to hf", "to hf by links", "to container"):  # without a look at what the streams say
+        ours = stored_tensors(place.destination, _written(place, source))
+        theirs = stored_tensors(source)
+        assert {n: (t.dtype, t.data) for n, t in ours.items()} == {n: (t.dtype, t.data) for n, t in theirs.items()}
+
+
+def _written(place: Workplace, source: Path) -> list[str]:
+    """What the source's shards are called in the destination: their folder stays, or is left out, or is tensors/."""
+    found = []
+    for name in [source.name] if source.is_file() else shard_names(source):
+        file = name.rpartition("/")[2]
+        found.append(next(n for n in (name, file, f"tensors/{file}") if (place.destination / n).is_file()))
+    return found
+
+
+def _same(ours: Tensors, theirs: Tensors) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert _facts(tensor) == _facts(theirs[name]), name
+
+
+def _facts(tensor: Stored) -> tuple[str, tuple[int, ...], bytes]:
+    """What must be equal; MXFP4 scales have either of two dtypes."""
+    return tensor.dtype.replace("F8_E8M0", "U8"), tensor.shape, tensor.data
