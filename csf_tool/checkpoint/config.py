@@ -122,7 +122,8 @@ def mark_encoding(raw: bytes, name: str, modules: set[str]) -> bytes:
         if module in modules and isinstance(recipe, dict):
             recipe[ENCODING_KEY] = ENCODING
     text = raw.decode("utf-8")
-    indent = re.match(r"\s*\{\n([ \t]+)", text)
+    # As far as anybody indents: every line of the new text gets it, and a file may have a megabyte of blanks here.
+    indent = re.match(r"\s*\{\n([ \t]{1,8})(?![ \t])", text)
     ending = text[len(text.rstrip()) :]
     if indent:
         return (json.dumps(config, indent=indent[1], ensure_ascii=False) + ending).encode("utf-8")

@@ -24,8 +24,8 @@ MAX_JSON_BYTES = 512 << 20
 _MAX_VIEWS = 1024
 """Most buffers of one scattered read: IOV_MAX of Linux and macOS."""
 
-MAX_JSON_DEPTH = 100
-"""Deepest nesting that is read: whatever goes over a document later may go one call deeper a level."""
+MAX_JSON_DEPTH = 40
+"""Deepest nesting that is read: what goes over a document later goes one call deeper, and indents more, a level."""
 
 _NO_SUCH_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 """What the system answers to names that lead to no file: the checkpoint's fault, not the machine's."""

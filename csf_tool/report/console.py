@@ -14,6 +14,9 @@ from csf_tool.checkpoint.problems import Problem, Severity
 SHOWN_PROBLEMS = 50
 """Most problems that are printed one by one; JSON has all."""
 
+SHOWN_ROWS = 1000
+"""Most rows of a table: more than any real checkpoint has layers or shards, and no more than one can print in time."""
+
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 
 

@@ -1,12 +1,12 @@
 """The report of `stats`: for people, and as the JSON document csf-tool.stats/1."""
 
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 
-from csf_tool.report.console import table
+from csf_tool.report.console import SHOWN_ROWS, table
 from csf_tool.stats import Stats, Totals
 from csf_tool.text import count, escape, percent, size, sizes
 
@@ -69,7 +69,10 @@ def stats_report(stats: Stats, by: str) -> list[RenderableType]:
         lines.append("It holds no CSF planes and no FP4 block scales.")
     lines += ["", _summary(stats), "", _counts(stats)]
     if stats.by_projection:
-        lines += ["", _groups(stats, by)]
+        groups = _groups(stats, by)
+        lines += ["", _table(dict(islice(groups.items(), SHOWN_ROWS)), by, stats.is_csf)]
+        if len(groups) > SHOWN_ROWS:
+            lines.append(f"... and {len(groups) - SHOWN_ROWS:,} more; --json lists all")
     if stats.is_csf and stats.dense_total.planes:
         left = count(stats.dense_total.planes, "more FP4 block scale")
         lines += ["", f"{left}, {size(stats.dense_total.dense_bytes)}, stored dense."]
@@ -103,14 +106,17 @@ def _summary(stats: Stats) -> Table:
     return result
 
 
-def _groups(stats: Stats, by: str) -> Table:
+def _groups(stats: Stats, by: str) -> dict[str, Totals]:
+    """What the table has a row for."""
+    if by == "layer":
+        return stats.by_layer
+    if by == "shard":
+        return stats.by_shard
+    return {f"{p.name} {p.rows}x{p.cols}": totals for p, totals in stats.by_projection.items()}
+
+
+def _table(groups: dict[str, Totals], by: str, csf: bool) -> Table:
     """One row a group."""
-    csf = stats.is_csf
-    groups: dict[str, Totals] = {
-        "projection": {f"{p.name} {p.rows}x{p.cols}": totals for p, totals in stats.by_projection.items()},
-        "layer": stats.by_layer,
-        "shard": stats.by_shard,
-    }[by]
     dense, stored = (sizes([t.dense_bytes for t in groups.values()]), sizes([t.csf_bytes for t in groups.values()]))
     result = table(by, "planes", "dense", "CSF", "CSF/dense", "exceptions")
     for (name, totals), dense_size, csf_size in zip(groups.items(), dense, stored, strict=True):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csf_tool.checkpoint.config import Recipe, quantization_config, recipes, strip_encoding
+from csf_tool.checkpoint.config import Recipe, mark_encoding, quantization_config, recipes, strip_encoding
 from csf_tool.errors import CheckpointError
 
 LAYERS = {
@@ -182,3 +182,12 @@ def test_a_megabyte_of_blanks_takes_no_quadratic_step() -> None:
     blanks = " " * 1_000_000
     raw = f'{{"a": {blanks}1{blanks}, "weight_scale_encoding": "csf", "b": "{blanks}"}}'.encode()
     assert strip_encoding(raw, "config.json") == f'{{"a": {blanks}1, "b": "{blanks}"}}'.encode()
+
+
+def test_blanks_before_the_first_key_are_not_repeated_in_every_line() -> None:
+    raw = b"{\n" + b" " * 10_000 + b'"a": [' + b"1," * 1000 + b"1]}"
+    assert len(mark_encoding(raw, "config.json", set())) < len(raw)
+    for indent in (" ", "  ", "\t", " " * 8):
+        text = json.dumps({"quantized_layers": {"m": {}}}, indent=indent)
+        marked = json.dumps({"quantized_layers": {"m": {"weight_scale_encoding": "csf"}}}, indent=indent)
+        assert mark_encoding(text.encode(), "config.json", {"m"}).decode() == marked
