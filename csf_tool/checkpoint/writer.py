@@ -98,22 +98,29 @@ class Destination:
 
         Raises:
             CheckpointError: the name is one that csf-tool keeps for itself.
+            UsageError: a link in the destination leads out of it.
             EnvironmentFault: the system cannot write there.
         """
         if is_own(name):
             raise CheckpointError(f"{name}: csf-tool keeps this name for itself in a destination: rename the file")
         target = self.path / name
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            self._make_folder(target.parent)
             return NewFile(target, name)
         except OSError as error:
             raise writing_fault(name, error) from error
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder of the destination. One that is there may have been put there by somebody else."""
+        if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(self.path)):
+            raise UsageError(f"{folder}: leads out of {self.path} by a link: nothing is written there")
+        folder.mkdir(parents=True, exist_ok=True)
 
     def link(self, name: str, source: Path) -> bool:
         """Make `name` a hard link to a file, or say that the file system does not allow it."""
         target = self.path / name
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            self._make_folder(target.parent)
             os.link(source.resolve(), target)
         except FileExistsError as error:
             raise writing_fault(name, error) from error

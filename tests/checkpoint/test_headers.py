@@ -110,6 +110,11 @@ def test_a_header_of_the_greatest_length_is_only_cut_short(shard: Path) -> None:
     assert "cut short inside its header" in refused(shard, (100_000_000).to_bytes(8, "little") + b"{}")
 
 
+def test_a_header_of_the_greatest_length_is_read(shard: Path) -> None:
+    head = b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    assert read(shard, raw_file(head.ljust(100_000_000), b"x")).tensors["a"].begin == 100_000_008
+
+
 def test_a_zero_header_length(shard: Path) -> None:
     assert "the header does not start with '{'" in refused(shard, bytes(64))
 

@@ -280,3 +280,24 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 def test_a_name_that_is_too_long(out: Path) -> None:
     with pytest.raises(EnvironmentFault, match="File name too long"):
         Destination(out).write("n" * 300, b"1")
+
+
+def test_a_link_that_leads_out_of_the_destination_is_not_followed(out: Path, tmp_path: Path) -> None:
+    out.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (out / "tensors").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "x").write_bytes(b"x")
+    for write in (
+        lambda: Destination(out).write("tensors/x", b"x"),
+        lambda: Destination(out).link("tensors/y/x", tmp_path / "x"),
+    ):
+        with pytest.raises(UsageError, match="by a link: nothing is written there"):
+            write()
+    assert everything(tmp_path / "elsewhere") == []
+
+
+def test_a_destination_that_is_a_link_itself_is_the_users_own_doing(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    out.symlink_to(tmp_path / "elsewhere")
+    Destination(out).write("a/x", b"x")
+    assert (tmp_path / "elsewhere" / "a" / "x").read_bytes() == b"x"
