@@ -43,6 +43,10 @@ COMMANDS = {
     "to hf by links": "convert SOURCE DEST --to hf --link --json",
     "to container": "convert SOURCE DEST --to container",
     "to serving": "convert SOURCE DEST --to serving",
+    "inspect": "inspect SOURCE",
+    "inspect one plane": "inspect SOURCE *layers.0.*gate_proj* --values",
+    "inspect one plane as JSON": "inspect SOURCE *layers.0.*down_proj* --json",
+    "plan": "plan SOURCE --tp 2 --gpu-memory 1GiB",
     "identity": "identity SOURCE",
     "identity by hashes": "identity SOURCE --hash --json",
 }

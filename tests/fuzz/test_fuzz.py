@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="alarms, pipes a
 
 MINUTES = float(os.environ.get("CSF_TOOL_FUZZ", "0"))
 CI_EXAMPLES = 70
-ROUND_EXAMPLES = 300
+ROUND_EXAMPLES = 100
 
 ENDINGS: Counter[int] = Counter()
 """How many commands ended with which exit code: inputs that all fail early would try little."""
