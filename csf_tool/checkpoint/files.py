@@ -4,7 +4,6 @@ import errno
 import json
 import math
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
@@ -314,10 +313,8 @@ def safe_relative(name: str, where: str) -> PurePosixPath:
 def is_safe_relative(name: str) -> bool:
     """Whether a file name stays inside the folder that it is relative to, on every system."""
     return not (
-        not name
-        or "\\" in name
-        or re.match(r"[A-Za-z]:", name)
-        or any(part in ("", ".", "..") for part in name.split("/"))
+        any(c in name for c in "\\:")  # on Windows a separator; a drive, or a stream beside a file's data
+        or any(not part.rstrip(". ") for part in name.split("/"))  # Windows takes ".. " for ".."
         or any(ord(c) < 32 for c in name)
     )
 

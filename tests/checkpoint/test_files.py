@@ -277,7 +277,27 @@ def test_safe_names(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "/", "/a", "a/", "a//b", ".", "..", "a/..", "../a", "a\\b", "C:", "z:a", "a\0", "\x1f"]
+    "name",
+    [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        ".",
+        "..",
+        "a/..",
+        "../a",
+        "a\\b",
+        "C:",
+        "z:a",
+        "a:b",
+        "a\0",
+        "\x1f",
+        "a/.. /b",
+        "...",
+        " ",
+    ],
 )
 def test_unsafe_names(name: str) -> None:
     with pytest.raises(CheckpointError, match=r"^x: file name "):
