@@ -1,6 +1,5 @@
 """Running commands on a folder that may be anything, and what must hold whatever it is."""
 
-import resource
 import signal
 import sys
 import tempfile
@@ -94,12 +93,14 @@ def workplace(source: Folder, reference: Folder) -> Iterator[Workplace]:
 
 @contextmanager
 def _bounded() -> Iterator[None]:
+    import resource  # here, so that Windows can import this module to skip its tests
+
     def stop(_: int, __: FrameType | None) -> None:
         raise Hang
 
     before = signal.signal(signal.SIGALRM, stop)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if _counts_memory() else 0
+    taken = _address_space() if sys.platform == "linux" else 0
     signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
     if taken:
         resource.setrlimit(resource.RLIMIT_AS, (taken + MOST_BYTES, hard))
@@ -111,8 +112,9 @@ def _bounded() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _counts_memory() -> bool:
-    return sys.platform == "linux"
+def _address_space() -> int:
+    """Bytes of address space that this process has."""
+    return int(Path("/proc/self/status").read_text().partition("VmSize:")[2].split()[0]) * 1024
 
 
 def run(place: Workplace, name: str, file: str = "") -> int:
