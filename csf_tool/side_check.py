@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
-from csf_tool.checkpoint.files import MAX_JSON_BYTES, parse_json
+from csf_tool.checkpoint.files import MAX_JSON_BYTES, parse_json, read_document
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
 from csf_tool.checkpoint.model import Checkpoint, Layout
 from csf_tool.checkpoint.names import parse_stream_name
@@ -81,7 +81,7 @@ def _model_files(reference: Checkpoint) -> dict[str, Path]:
 def _difference(name: str, ours: Path | None, theirs: Path) -> str | None:
     if ours is None or not ours.is_file():  # or a link to nothing
         return "missing; the reference has it"
-    mine, other = ours.read_bytes(), theirs.read_bytes()
+    mine, other = read_document(ours, name), read_document(theirs, name)
     if mine == other:
         return None
     try:

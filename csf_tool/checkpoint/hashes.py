@@ -75,7 +75,7 @@ def download_commits(checkpoint: Checkpoint) -> dict[str, list[str]]:
     commits: dict[str, list[str]] = {}
     for name in _names(checkpoint):
         lines = _download_lines(checkpoint.root, name)
-        if lines and (checkpoint.root / name).is_file():
+        if lines and is_file(checkpoint.root / name):
             commits.setdefault(lines[0], []).append(name)
     return commits
 
@@ -127,7 +127,7 @@ def _sums_lines(root: Path) -> Iterator[tuple[str, int, str]]:
     """Every line of the sums files: the file, the line's number from 1, the line."""
     for sums in SUMS_FILES:
         if (root / sums).is_file():
-            for number, line in enumerate((root / sums).read_text("utf-8", "replace").splitlines(), 1):
+            for number, line in enumerate(read_document(root / sums, sums).decode("utf-8", "replace").splitlines(), 1):
                 yield sums, number, line.strip()
 
 
@@ -151,7 +151,7 @@ def _damaged_notes(checkpoint: Checkpoint) -> list[Problem]:
     return [
         Problem(name, "", text, Severity.WARNING)
         for name in _names(checkpoint)
-        if (checkpoint.root / DOWNLOAD_METADATA / (name + _NOTE_SUFFIX)).is_file()
+        if is_file(checkpoint.root / DOWNLOAD_METADATA / (name + _NOTE_SUFFIX))
         and not _download_hash(checkpoint.root, name)
     ]
 

@@ -82,7 +82,10 @@ def _carried(root: Path, names: Iterable[str], checkpoint: Checkpoint) -> list[S
     return [
         SideFile(name, root / name)
         for name in names
-        if root / name not in shards and name not in _REPLACED and not name.endswith(INDEX_SUFFIX)
+        if root / name not in shards
+        and name not in _REPLACED
+        and not name.endswith(INDEX_SUFFIX)
+        and not is_own(name)  # left by an interrupted run
     ]
 
 
