@@ -103,6 +103,9 @@ CacheOption = Annotated[
 FigureOption = Annotated[
     Path | None, typer.Option(metavar="FILE.png|svg", help="Draw it as well (needs matplotlib: the extra plot).")
 ]
+IgnoreSpaceOption = Annotated[
+    bool, typer.Option("--ignore-space", help="Begin even where the disk reports too little room.")
+]
 FamilyOption = Annotated[str | None, typer.Option(help="Container: the model family to state.")]
 SourceModelOption = Annotated[str | None, typer.Option(help="Container: the source repository to state.")]
 SourceRevisionOption = Annotated[str | None, typer.Option(help="Container: the source revision to state.")]
@@ -198,9 +201,15 @@ def stats(
     checkpoint: CheckpointArgument,
     by: Annotated[By, typer.Option(help="What the table groups planes by.")] = By.PROJECTION,
     figure: FigureOption = None,
+    scales: Annotated[
+        bool,
+        typer.Option(
+            "--scales", help="Read and decode all scales, too, and count NaN, negative and zero bytes a layer."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Report compressed against dense scale sizes, from the headers alone.
+    """Report compressed against dense scale sizes, from the headers alone unless --scales asks for more.
 
     \b
     Examples:
@@ -215,11 +224,21 @@ def stats(
 
     _check_figure(figure)
     with no_garbage_collection():
-        found = collect_stats(open_checkpoint(checkpoint))
+        opened = open_checkpoint(checkpoint)
+        found = collect_stats(opened)
     if figure:
         from csf_tool.report.figures import save, stats_figure
 
         save(stats_figure(found), figure)
+    if scales:
+        from csf_tool.decoder import make_decoder
+        from csf_tool.jobs import default_jobs
+        from csf_tool.report.progress import progress_bar
+        from csf_tool.scale_bytes import count_scale_bytes
+
+        with progress_bar() as progress:
+            found.scale_bytes = count_scale_bytes(opened, make_decoder("auto"), progress, default_jobs())
+        found.problems = found.problems + found.scale_bytes.problems
     _show(found, stats_json, lambda found: stats_report(found, by.value), as_json)
     print_problems(found.problems)
     return 1 if errors(found.problems) else 0
@@ -237,6 +256,21 @@ def verify(
     cross_check: Annotated[
         CrossCheckBy, typer.Option(help="Planes decoded on a GPU to be compared with the CPU's decode.")
     ] = CrossCheckBy.ALL,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="SHA-256 of files as sha256sum or --save-hashes lists them, saved elsewhere."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Headers, and sizes by --manifest: seconds, but no data are read.")
+    ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="SHARD", help="Read these shards alone (names or globs).")
+    ] = None,
+    save_hashes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="If no check fails, list every file's SHA-256 in this new file.")
+    ] = None,
     jobs: JobsOption = None,
     drop_cache: CacheOption = None,
     as_json: JsonOption = False,
@@ -248,22 +282,38 @@ def verify(
     csf-tool verify ~/models/DeepSeek-V4.1-Flash-lossless-CSF
     csf-tool verify ~/models/Qwen3.8-Flash-Next-FP4-Local --against ~/models/Qwen3.8-Flash-Next-NVFP4
     """
+    from csf_tool.checkpoint.hash_list import read_hash_list
     from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
-    from csf_tool.decoder import CrossCheck, make_decoder
+    from csf_tool.decoder import CrossCheck, NumpyDecoder, make_decoder
     from csf_tool.jobs import default_jobs, drops_cache
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_json, verify_report
     from csf_tool.verify import VerifyOptions
     from csf_tool.verify import verify as run
 
+    if quick and (against or only or save_hashes):
+        raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
+    if save_hashes and (only or save_hashes.exists()):
+        raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
     with no_garbage_collection():
         opened = open_checkpoint(checkpoint)
         reference = open_checkpoint(against) if against else None
-        decoder = make_decoder(device, CrossCheck(cross_check.value), _say)
-        options = VerifyOptions(jobs or default_jobs(), drops_cache(opened, drop_cache))
+        decoder = NumpyDecoder() if quick else make_decoder(device, CrossCheck(cross_check.value), _say)
+        options = VerifyOptions(
+            jobs=jobs or default_jobs(),
+            drop_cache=drops_cache(opened, drop_cache),
+            only=tuple(only or ()),
+            quick=quick,
+            listed=read_hash_list(manifest) if manifest else None,
+            save_hashes=save_hashes.name if save_hashes else "",
+        )
         with progress_bar() as progress:
             found = run(opened, reference, decoder, progress, options)
     _show(found, verify_json, verify_report, as_json)
+    if save_hashes and found.hashes:
+        save_hashes.write_text(found.hashes.render(), "utf-8")
+    elif save_hashes:
+        _say(f"{save_hashes} is not written: a check failed")
     return 0 if found.ok else 1
 
 
@@ -281,6 +331,11 @@ def expand(
         bool, typer.Option("--recheck", help="Read shards that an interrupted run finished, and compare them.")
     ] = False,
     drop_cache: CacheOption = None,
+    ignore_space: IgnoreSpaceOption = False,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="Compare files that are in DEST already, from elsewhere, and keep what is right."),
+    ] = False,
     consume_source: Annotated[
         bool,
         typer.Option("--consume-source", help="REMOVE each source shard once its replacement is written and proven."),
@@ -325,6 +380,8 @@ def expand(
         recheck=recheck,
         drop_cache=drops_cache(opened, drop_cache),
         consume_source=consume_source,
+        ignore_space=ignore_space,
+        adopt=adopt,
     )
     with cluster_executor(cluster) as executor, progress_bar() as progress:
         decoder = RemoteDecoder(device) if cluster else make_decoder(device, tell=_say)
@@ -375,12 +432,16 @@ def compress(
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Scales to leave dense.")] = None,
     keep_larger: Annotated[bool, typer.Option("--keep-larger", help="Compress planes that grow, too.")] = False,
+    allow_padded: Annotated[
+        bool, typer.Option("--allow-padded", help="Compress scales that may be padded or in tile order, byte by byte.")
+    ] = False,
     family: FamilyOption = None,
     source_model_id: SourceModelOption = None,
     source_revision: SourceRevisionOption = None,
     device: DeviceOption = "auto",
     jobs: JobsOption = None,
     drop_cache: CacheOption = None,
+    ignore_space: IgnoreSpaceOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Write a CSF checkpoint of a dense FP4 one: lossless, proven by rebuilding it.
@@ -408,10 +469,11 @@ def compress(
     print_problems(warnings(opened.problems))
     options = CompressOptions(
         layout=Layout(to.value) if to else None,
-        rules=Rules(tuple(include or ()), tuple(exclude or ()), keep_larger),
+        rules=Rules(tuple(include or ()), tuple(exclude or ()), keep_larger, allow_padded),
         origin=StatedOrigin(family, source_model_id, source_revision),
         jobs=jobs or default_jobs(),
         drop_cache=drops_cache(opened, drop_cache),
+        ignore_space=ignore_space,
     )
     with progress_bar() as progress:
         encoder, decoder = make_encoder(device, _say), make_decoder(device)
@@ -433,6 +495,7 @@ def convert(
     family: FamilyOption = None,
     source_model_id: SourceModelOption = None,
     source_revision: SourceRevisionOption = None,
+    ignore_space: IgnoreSpaceOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Move a CSF checkpoint between its layouts without decoding a plane.
@@ -453,7 +516,7 @@ def convert(
 
     opened = open_checkpoint(source)
     print_problems(warnings(opened.problems))
-    options = Options(link, checkpoint_root, StatedOrigin(family, source_model_id, source_revision))
+    options = Options(link, checkpoint_root, StatedOrigin(family, source_model_id, source_revision), ignore_space)
     with progress_bar() as progress:
         done = run(opened, destination, Target(to.value), options, progress)
     _show(done, convert_json, convert_report, as_json)
@@ -489,7 +552,7 @@ def identity(
         print_json(identity_json(found))
     else:
         print_out(found.digest)
-        print_err(f"{found.scheme}, from {found.basis.value}")
+        print_err(f"{found.scheme}, {found.basis.words}")
     return 0
 
 

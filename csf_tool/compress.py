@@ -68,6 +68,7 @@ class CompressOptions:
     origin: StatedOrigin = field(default_factory=StatedOrigin)
     jobs: int = field(default_factory=default_jobs)
     drop_cache: bool = False
+    ignore_space: bool = False
 
 
 @dataclass
@@ -165,7 +166,7 @@ class _Compression:
         if self._layout is Layout.HF and not fmt.has_hf_readers:
             raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout; use --to container")
         modules = self._modules() if self._layout is Layout.HF else None
-        selection = select(planes, self._options.rules, modules, self._count_exceptions)
+        selection = select(planes, self._options.rules, modules, self._count_exceptions, self._checkpoint.doubtful)
         if not selection.chosen:
             first = selection.left[0]
             raise UsageError(
@@ -320,9 +321,9 @@ class _Compression:
     def _start(self, files: list[SideFile], records: int) -> None:
         """Check the room, open the journal, begin."""
         total = sum(shard.size for shard in self._shards) + sum(f.size for f in files)
-        there = Journal(self._folder.path)
-        done = sum(record.size for shard in self._shards if (record := there.finished(shard.name)))
-        self._folder.require_space(total + records - done)
+        done = Journal(self._folder.path).bytes_there(shard.name for shard in self._shards)
+        if not self._options.ignore_space:
+            self._folder.require_space(total + records - done)
         options = {"layout": self._layout.value, **asdict(self._options.rules), **asdict(self._options.origin)}
         options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
         run = Run("compress", fingerprint(self._checkpoint), options)

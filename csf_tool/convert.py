@@ -79,6 +79,7 @@ class Options:
     link: bool = False
     checkpoint_root: str | None = None
     origin: StatedOrigin = field(default_factory=StatedOrigin)
+    ignore_space: bool = False
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,10 @@ class _Conversion:
 
     def _start(self, shards: list[_ShardCopy], files: list[SideFile]) -> None:
         total = sum(shard.size for shard in shards) + sum(f.size for f in files)
-        self._folder.require_space(total)
+        if not self._options.ignore_space:
+            linked = sum(shard.size for shard in shards if self._options.link and shard.is_unchanged)
+            copied = [shard.name for shard in shards if not (self._options.link and shard.is_unchanged)]
+            self._folder.require_space(total - linked - Journal(self._folder.path).bytes_there(copied))
         wanted = {"to": self.result.target.value, "checkpoint_root": self._options.checkpoint_root}
         run = Run("convert", fingerprint(self._checkpoint), wanted | asdict(self._options.origin))
         self._journal = Journal.open(self._folder.path, run, alone=True)

@@ -11,18 +11,19 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from csf_tool.adopt import adopt
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
 from csf_tool.checkpoint.container import MANIFEST, VERIFICATION
 from csf_tool.checkpoint.dense import DenseShard, dense_index, dense_shards, new_index, shard_bytes, shard_parts
 from csf_tool.checkpoint.files import RandomReader, read_document
 from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import hash_file, metadata_hashes
+from csf_tool.checkpoint.headers import SHARD_SUFFIX
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
 from csf_tool.checkpoint.journal import Journal, Record, Run, consumed_shards
-from csf_tool.checkpoint.layouts import SHARD_SUFFIX
 from csf_tool.checkpoint.model import Checkpoint, Layout
 from csf_tool.checkpoint.problems import Problem, Severity, errors
-from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files
+from csf_tool.checkpoint.side_files import SideFile, config_files, is_licence, model_root, plain_files
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.consume import Consumer, require_consumable
@@ -31,6 +32,7 @@ from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.progress import Progress
 from csf_tool.shard_writer import Hashing, write_parts
+from csf_tool.text import count
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class ExpandOptions:
     recheck: bool = False
     drop_cache: bool = False
     consume_source: bool = False
+    ignore_space: bool = False
+    adopt: bool = False
 
 
 @dataclass
@@ -88,11 +92,16 @@ class Expanded:
     planes: int
     shards: list[str] = field(default_factory=list)
     resumed_shards: list[str] = field(default_factory=list)
+    adopted_files: list[str] = field(default_factory=list)
     proved_shards: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     removed_sources: list[str] = field(default_factory=list)
     excused: list[Problem] = field(default_factory=list)
     other_files: list[str] = field(default_factory=list)
+    licences: list[str] = field(default_factory=list)
+    origin: str = ""
+    """The repository and revision of the dense model, as a container's manifest states them."""
+    notes: list[str] = field(default_factory=list)
     bytes_written: int = 0
     seconds: float = 0.0
 
@@ -148,15 +157,29 @@ class _Expansion:
         self._folder = Destination(destination, checkpoint.root)
         self._shards = dense_shards(checkpoint)
         self._side_files = _side_files(checkpoint, self._shards, Journal(destination))
-        self.result = Expanded(str(checkpoint.path), str(destination), decoder.device, len(checkpoint.planes))
-        self.result.excused = excused
+        self.result = Expanded(
+            str(checkpoint.path),
+            str(destination),
+            decoder.device,
+            len(checkpoint.planes),
+            excused=excused,
+            licences=sorted(file.name for file in self._side_files if is_licence(file.name)),
+            origin=checkpoint.container.origin if checkpoint.container else "",
+            notes=_never_held(checkpoint, self._shards),
+        )
 
     def run(self, executor: Executor | None) -> Expanded:
         """Write what is to be written, and say what is there."""
         total = sum(shard.size for shard in self._shards) + sum(file.size for file in self._side_files)
-        self._folder.require_space(0 if self._options.consume_source else total - self._bytes_there())
+        if not self._options.ignore_space:
+            self._folder.require_space(0 if self._options.consume_source else total - self._bytes_there())
         source = fingerprint(self._checkpoint, self._consumed)
-        self._journal = Journal.open(self._folder.path, Run("expand", source, {}))
+        adopting = {file.name for file in self._files()} if self._options.adopt else None
+        self._journal = Journal.open(self._folder.path, Run("expand", source, {}), beside=adopting)
+        if self._options.adopt:
+            mine = [shard for i, shard in enumerate(self._shards) if self._options.part.takes(i)]
+            files: list[DenseShard | SideFile] = [*mine, *self._side_files]
+            self.result.adopted_files = adopt(files, self._journal, self._is_right, self._progress, self._options.jobs)
         self._consumer = self._start_consuming()
         todo = [s for i, s in enumerate(self._shards) if self._options.part.takes(i) and not self._is_finished(s)]
         size = sum(shard.size for shard in todo) + sum(file.size for file in self._side_files)
@@ -179,11 +202,16 @@ class _Expansion:
                 self._journal.keep(file.name, file.content)
         return Consumer(self._shards, self._journal, self._is_right)
 
+    def _files(self) -> list[DenseShard | SideFile]:
+        return [*self._shards, *self._side_files]
+
     def _bytes_there(self) -> int:
-        """Bytes of files that an interrupted run left complete."""
-        names = [*(shard.name for shard in self._shards), *(file.name for file in self._side_files)]
-        journal = Journal(self._folder.path)
-        return sum(record.size for name in names if (record := journal.finished(name)))
+        """Bytes of files that an interrupted run left complete, or that may be adopted."""
+        names = [file.name for file in self._files()]
+        if not self._options.adopt:
+            return Journal(self._folder.path).bytes_there(names)
+        paths = [self._folder.path / name for name in names]
+        return sum(path.stat().st_size for path in paths if path.is_file())
 
     def _is_finished(self, shard: DenseShard) -> bool:
         """Whether an earlier run finished the shard; with `--recheck`, whether its bytes are still right."""
@@ -191,7 +219,8 @@ class _Expansion:
         if record is None or record.size != shard.size or (self._options.recheck and not self._is_right(shard)):
             self._journal.forget_damaged(shard.name)
             return False
-        self.result.resumed_shards.append(shard.name)
+        if shard.name not in self.result.adopted_files:
+            self.result.resumed_shards.append(shard.name)
         self._note(shard)
         return True
 
@@ -307,6 +336,19 @@ def _side_files(checkpoint: Checkpoint, shards: list[DenseShard], journal: Journ
     if not restored:  # an original's own config carries no marks, and stays as it is
         configs = [SideFile(f.name, f.path, strip_encoding(read_document(f.path, f.name), f.name)) for f in configs]
     return plain_files(checkpoint) + configs + _index(checkpoint, shards, restored, journal)
+
+
+def _never_held(checkpoint: Checkpoint, shards: list[DenseShard]) -> list[str]:
+    """What the source's index lists and the container never held: the dense checkpoint lacks it, too."""
+    root = model_root(checkpoint)
+    name = find_index(root) if checkpoint.container else None
+    try:
+        lacking = sorted(read_index(root, name).shards - {shard.name for shard in shards}) if name else []
+    except CheckpointError as error:
+        return [str(error)]
+    if not lacking:
+        return []
+    return [f"{name} lists {count(len(lacking), 'shard')} that the container never held, as {lacking[0]}"]
 
 
 def _index(checkpoint: Checkpoint, shards: list[DenseShard], restored: bool, journal: Journal) -> list[SideFile]:

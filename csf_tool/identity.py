@@ -26,6 +26,17 @@ class Basis(StrEnum):
     SIZES = "sizes"
     MIXED = "digests and sizes"
 
+    @property
+    def words(self) -> str:
+        """How much the identity is worth, for people."""
+        sizes = "a copy of that size with other bytes has the same one; --hash reads every byte"
+        return {
+            Basis.MANIFEST: "digest-based: the bytes of the manifest",
+            Basis.DIGESTS: "digest-based: the SHA-256 of every shard",
+            Basis.SIZES: f"size-based: {sizes}",
+            Basis.MIXED: f"digest-based for some shards, size-based for the others: {sizes}",
+        }[self]
+
 
 @dataclass
 class Identity:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from csf_tool.checkpoint.model import DensePlane
 from csf_tool.checkpoint.names import expert_group_of
@@ -27,9 +28,10 @@ class Rules:
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     keep_larger: bool = False
+    allow_padded: bool = False
 
-    def refusal(self, plane: DensePlane, fmt: CsfFormat) -> str | None:
-        """Why a plane stays dense whatever its scales are, or None."""
+    def refusal(self, plane: DensePlane, fmt: CsfFormat, doubt: str | None) -> str | None:
+        """Why a plane stays dense whatever its scales are, or None. `doubt` is what tells that its order is unknown."""
         if _matches(plane.name, self.exclude):
             return "excluded by --exclude"
         if self.include and not _matches(plane.name, self.include):
@@ -38,6 +40,8 @@ class Rules:
             return "not a routed expert's"
         if plane.fmt is not fmt:
             return f"{plane.fmt.title}: one checkpoint holds one codec, here {fmt.title}"
+        if doubt and not self.allow_padded:
+            return f"its layout is unknown, {doubt} (--allow-padded takes it as it is)"
         return plane.fmt.geometry_fault(plane.rows, plane.cols)
 
 
@@ -98,8 +102,9 @@ def select(
     rules: Rules,
     module_of_plane: Mapping[str, str] | None,
     count_exceptions: Callable[[list[DensePlane]], dict[str, int]],
+    doubtful: Mapping[str, str] = MappingProxyType({}),
 ) -> Selection:
-    """Choose among the dense planes of a checkpoint.
+    """Choose among the dense planes of a checkpoint; of those in `doubtful` the order of the scales is unknown.
 
     `count_exceptions` encodes planes to see how many exceptions each has. With `module_of_plane` (for the
     Hugging Face layout) modules are compressed whole or not at all.
@@ -107,7 +112,7 @@ def select(
     fmt = main_format(planes)
     left, wanted = [], []
     for plane in planes:
-        if reason := rules.refusal(plane, fmt):
+        if reason := rules.refusal(plane, fmt, doubtful.get(plane.name)):
             left.append(LeftDense(plane, reason))
         else:
             wanted.append(plane)

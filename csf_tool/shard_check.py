@@ -12,6 +12,7 @@ from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.dense import DenseShard, DenseTensor
 from csf_tool.checkpoint.files import CHUNK_BYTES
 from csf_tool.checkpoint.model import Located, Plane, Shard
+from csf_tool.checkpoint.names import SCALE_SUFFIXES
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import FORMATS
 from csf_tool.decoder import Decoded, Decoder
@@ -20,6 +21,8 @@ from csf_tool.shard_writer import Hashing
 from csf_tool.verdict import Checks
 
 _PROBE_BYTES = 4096
+
+_LOOKS_SO = "a failed download can look so"
 
 
 class _Observer(Protocol):
@@ -160,6 +163,9 @@ class ShardCheck:
         zero, comparison = _ZeroWatch(), self._comparison(tensor)
         self._pass_by(data, zero, self._rebuilt, *comparison)
         self._report_zero(tensor, zero)
+        if not zero.only_zeros and _is_zero(decoded.streams.fixed.data.cast("B")):
+            text = f"its fixed stream is entirely zero, its exceptions are not: {_LOOKS_SO}"
+            self.found.streams.warn(tensor.stored_in, tensor.name, text)
         self._report_difference(tensor, comparison)
         self._plane_hash(tensor, data)
 
@@ -202,8 +208,8 @@ class ShardCheck:
 
     def _report_zero(self, tensor: DenseTensor, zero: "_ZeroWatch") -> None:
         if zero.only_zeros and tensor.nbytes:
-            text = "every byte is zero: a failed download can look so"
-            self.found.streams.warn(tensor.stored_in, tensor.name, text)
+            what = "scale plane" if tensor.name.endswith(SCALE_SUFFIXES) else "weight tensor"
+            self.found.streams.warn(tensor.stored_in, tensor.name, f"{what} is entirely zero: {_LOOKS_SO}")
 
     def _comparison(self, tensor: DenseTensor) -> list["_Comparison"]:
         """The comparison with the reference's tensor of the same name; none where it cannot be made."""

@@ -3,12 +3,15 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from csf_tool.checkpoint.model import Checkpoint, DenseTable, PlaneTable
 from csf_tool.checkpoint.names import layers_of, natural_key, projection_of
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import EXCEPTION_BYTES
+
+if TYPE_CHECKING:  # it reads data, with numpy: headers alone need neither
+    from csf_tool.scale_bytes import ScaleBytes
 
 K = TypeVar("K")
 
@@ -69,6 +72,7 @@ class Stats:
     by_layer: dict[str, Totals] = field(default_factory=dict)
     by_shard: dict[str, Totals] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    scale_bytes: "ScaleBytes | None" = None
 
     @property
     def is_csf(self) -> bool:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.text import count
 
@@ -81,6 +82,11 @@ class Verified(Checks):
     kind: str
     against: str | None
     device: str
+    quick: bool = False
+    shards: tuple[int, int] = (0, 0)
+    """How many shards were looked at, and how many there are."""
+    hashes: HashList | None = None
+    """Of all files, where it was asked for and nothing failed."""
 
     @property
     def ok(self) -> bool:
@@ -88,9 +94,16 @@ class Verified(Checks):
         return not any(check.failures for check in self.checks)
 
     @property
+    def failed_files(self) -> list[str]:
+        """The files in which something failed: what to download, or to verify, again."""
+        return sorted({problem.file for check in self.checks for problem in check.failures if problem.file})
+
+    @property
     def proved(self) -> list[str]:
         """What holds, in words, with its evidence."""
         statements = []
+        if self.structure.holds and self.quick:
+            statements.append("headers, names and sizes agree")
         if self.structure.holds and self.streams.holds and self.decode.holds:
             statements.append(f"{count(self.decode.checked, 'plane')} well-formed and decodable")
         if self.stored.holds:

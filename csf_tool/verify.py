@@ -5,14 +5,24 @@ decode to is the original. Either can hold alone. All comparison is of bytes, ne
 """
 
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from csf_tool.checkpoint.dense import DenseShard, dense_tensors, original_shard, own_shards, require_new
 from csf_tool.checkpoint.files import is_file
-from csf_tool.checkpoint.hashes import PublishedHash, damaged_evidence, download_commits, hash_file, published_hashes
-from csf_tool.checkpoint.model import Checkpoint, Plane
+from csf_tool.checkpoint.hash_list import HashList
+from csf_tool.checkpoint.hashes import (
+    PublishedHash,
+    damaged_evidence,
+    download_commits,
+    hash_file,
+    hash_list,
+    known_origin,
+    published_hashes,
+)
+from csf_tool.checkpoint.model import Checkpoint, Plane, Shard
 from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.decoder import Decoder
-from csf_tool.errors import CheckpointError
+from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.progress import Progress
 from csf_tool.shard_check import Scope, ShardCheck, ShardFindings
@@ -23,10 +33,18 @@ from csf_tool.verdict import Verified
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """How `verify` goes about it."""
+    """How `verify` goes about it.
+
+    `only` are names of shards, or globs, to which the reading of data is limited; `quick` reads none at all.
+    `listed` are hashes that were saved elsewhere; `save_hashes` asks for such a list, of that name.
+    """
 
     jobs: int = field(default_factory=default_jobs)
     drop_cache: bool = False
+    only: tuple[str, ...] = ()
+    quick: bool = False
+    listed: HashList | None = None
+    save_hashes: str = ""
 
 
 def verify(
@@ -41,6 +59,7 @@ def verify(
     `against` is a reference whose dense tensors must be the same, byte for byte.
 
     Raises:
+        UsageError: no shard is called as `only` says, or `listed` is of another checkpoint.
         EnvironmentFault: the system cannot read.
     """
     return _Verification(checkpoint, against, decoder, progress, options or VerifyOptions()).run()
@@ -62,6 +81,10 @@ class _Verification:
         self._decoder = decoder
         self._progress = SharedProgress(progress)
         self._options = options
+        self._shards = _chosen(checkpoint, options.only)
+        self._names = {shard.name for shard in self._shards}
+        if options.listed:
+            _require_same_origin(checkpoint, options.listed)
         self._tensors = dense_tensors(checkpoint)
         self._theirs = dense_tensors(against) if against else {}
         self._receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
@@ -74,19 +97,26 @@ class _Verification:
             kind=checkpoint.kind,
             against=str(against.path) if against else None,
             device=decoder.device,
+            quick=options.quick,
+            shards=(len(self._shards), len(checkpoint.shards)),
         )
 
     def run(self) -> Verified:
         """Go through everything once."""
         self._structure()
+        if self._options.quick:
+            self._sizes()
+            return self.result
         shards = self._dense_shards()
-        published = published_hashes(self._checkpoint)
+        published = self._published()
         self._progress.start("verify", self._bytes_to_read(shards, published))
         self._check_shards(shards, published)
         self._stored(published)
         self._source()
         self._reference()
         self._planes()
+        if self._options.save_hashes and self.result.ok:
+            self.result.hashes = hash_list(self._checkpoint, self._options.save_hashes, self._stored_digests)
         return self.result
 
     def _structure(self) -> None:
@@ -96,12 +126,37 @@ class _Verification:
         check.checked = sum(len(shard.header) for shard in self._checkpoint.shards)
         check.note = f"headers, sizes, pairs, geometry and names of {count(len(self._checkpoint.shards), 'shard')}"
 
+    def _sizes(self) -> None:
+        """Compare nothing but presence and sizes with the list."""
+        for check in (self.result.streams, self.result.decode, self.result.source, self.result.reference):
+            check.skipped, check.note = True, "not looked at: --quick reads no data"
+        check, listed = self.result.stored, self._options.listed
+        check.skipped, check.note = True, "--quick reads no data"
+        if listed is None:
+            return
+        for file in listed.digests:
+            path = self._checkpoint.root / file
+            if not path.is_file():
+                check.fail(file, "", f"{listed.name} lists it, it is not there")
+            elif (found := path.stat().st_size) != (stated := listed.sizes.get(file, found)):
+                check.fail(file, "", f"is {found} bytes, {listed.name} says {stated}")
+        check.checked = len(listed.digests)
+        what = "sizes" if listed.sizes else "presence, for it gives no sizes,"
+        check.note = f"{what} of {count(check.checked, 'file')} by {listed.name}; --quick reads no data"
+
+    def _published(self) -> list[PublishedHash]:
+        """The hashes to compare with: all that there are, or those of the chosen shards."""
+        listed = self._options.listed
+        found = published_hashes(self._checkpoint)
+        found += [PublishedHash(file, "sha256", d, listed.name) for file, d in listed.digests.items()] if listed else []
+        return [entry for entry in found if not self._options.only or entry.file in self._names]
+
     def _dense_shards(self) -> list[DenseShard]:
         """The shards to go through: originals where receipts allow, then whatever tensors those left out."""
         receipts = self._checkpoint.container.receipts if self._checkpoint.container else {}
         shards: list[DenseShard] = []
         taken: set[str] = set()
-        for shard in self._checkpoint.shards:
+        for shard in self._shards:
             try:
                 if shard.file in receipts:
                     original = original_shard(receipts[shard.file], self._tensors)
@@ -109,11 +164,11 @@ class _Verification:
                     shards.append(original)
             except CheckpointError as error:
                 self.result.source.fail(shard.name, "", f"cannot be rebuilt: {error}")
-        left = [tensor for name, tensor in self._tensors.items() if name not in taken]
+        left = [t for name, t in self._tensors.items() if name not in taken and t.stored_in in self._names]
         return shards + [shard for shard in own_shards(self._checkpoint, left).values() if shard.tensors]
 
     def _bytes_to_read(self, shards: list[DenseShard], published: list[PublishedHash]) -> int:
-        hashed = {entry.file for entry in published}
+        hashed = {entry.file for entry in published} | (self._names if self._options.save_hashes else set())
         return sum(
             tensor.nbytes
             for shard in shards
@@ -124,6 +179,7 @@ class _Verification:
     def _check_shards(self, shards: list[DenseShard], published: list[PublishedHash]) -> None:
         """Check every shard as a job of its own, and add up what they found in the order of the shards."""
         hashed = {entry.file for entry in published if entry.algorithm == "sha256"}
+        hashed |= self._names if self._options.save_hashes else set()
         scope = Scope(
             self._theirs, self._receipts, hashed, self._decoder, self._progress.advance, self._options.drop_cache
         )
@@ -168,7 +224,7 @@ class _Verification:
         if len(commits := download_commits(self._checkpoint)) > 1:
             said = "; ".join(f"{commit[:12]}: {count(len(files), 'file')}" for commit, files in commits.items())
             check.warn("", "", f"the files come from different revisions ({said})")
-        shards = [shard.name for shard in self._checkpoint.shards] + self._checkpoint.lacking
+        shards = [shard.name for shard in self._shards] + ([] if self._options.only else self._checkpoint.lacking)
         bare = [name for name in shards if name not in by_file]
         if bare:
             check.skipped = True
@@ -205,11 +261,16 @@ class _Verification:
         elif not container.receipts:
             check.skipped, check.note = True, "no receipts, so no source hashes"
         else:
-            shards = len(container.rows)
-            planes = len(self._receipts.keys() | {plane.name for plane in self._checkpoint.planes})
+            shards = len(self._shards) if self._options.only else len(container.rows)
+            planes = self._chosen_planes()
             if self._rebuilt_shards < shards or self._hashed_planes < planes:
                 check.skipped = True
                 check.note += f", of {planes} and {shards}"
+
+    def _chosen_planes(self) -> int:
+        """Planes whose source bytes are to be proved: of all shards, also those that only receipts speak of."""
+        planes = {plane.name for plane in self._checkpoint.planes if plane.fixed.shard.name in self._names}
+        return len(planes if self._options.only else self._receipts.keys() | planes)
 
     def _reference(self) -> None:
         """Names that only one side has, the files beside the shards, and faults of the reference itself."""
@@ -220,10 +281,11 @@ class _Verification:
         for problem in errors(self._against.problems):
             check.fail(problem.file, problem.tensor, f"in the reference: {problem.problem}")
         for name in self._tensors.keys() - self._theirs.keys():
-            check.fail(self._tensors[name].stored_in, name, "the reference does not have it")
-        for name in self._theirs.keys() - self._tensors.keys():
+            if self._tensors[name].stored_in in self._names:
+                check.fail(self._tensors[name].stored_in, name, "the reference does not have it")
+        for name in self._theirs.keys() - self._tensors.keys() if not self._options.only else ():
             check.fail("", name, f"missing; the reference has it in {self._theirs[name].stored_in}")
-        files, problems = compare_side_files(self._checkpoint, self._against)
+        files, problems = (0, []) if self._options.only else compare_side_files(self._checkpoint, self._against)
         check.failures += problems + compare_formats(self._checkpoint, self._against)
         check.failures.sort(key=lambda problem: (problem.file, problem.tensor))
         beside = f", and {count(files, 'file')} beside the shards" if files else ""
@@ -231,3 +293,28 @@ class _Verification:
         if self._uncompared:
             check.skipped = True
             check.note += f", but for {count(self._uncompared, 'tensor')} that cannot be read or decoded"
+
+
+def _chosen(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:
+    """The shards whose name, with or without its folder, is one of `only` or fits it; all without any."""
+    for glob in only:
+        if not any(_fits(shard, glob) for shard in checkpoint.shards):
+            names = [shard.name for shard in checkpoint.shards]
+            raise UsageError(f"--only {glob}: no readable shard is called so; there are {len(names)}, as {names[0]}")
+    return [s for s in checkpoint.shards if not only or any(_fits(s, glob) for glob in only)]
+
+
+def _fits(shard: Shard, glob: str) -> bool:
+    return fnmatchcase(shard.name, glob) or fnmatchcase(shard.file, glob)
+
+
+def _require_same_origin(checkpoint: Checkpoint, listed: HashList) -> None:
+    """Refuse a list of another repository or revision, as far as either says what it is of."""
+    here = dict(zip(("repository", "revision"), known_origin(checkpoint), strict=True))
+    for key, stated in (("repository", listed.repository), ("revision", listed.revision)):
+        if stated and here[key] and stated != here[key]:
+            raise UsageError(f"{listed.name}: is a list of {key} {stated}; {checkpoint.path} is of {here[key]}")
+    if not any((checkpoint.root / file).is_file() for file in listed.digests):
+        raise UsageError(
+            f"{listed.name}: not one of the {len(listed.digests)} files that it lists is in {checkpoint.path}"
+        )

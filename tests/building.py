@@ -200,9 +200,9 @@ def model(codec: Codec, shards: int = 2, experts: int = 1) -> dict[str, list[Ten
     return {shard_name(i + 1, shards): layer(i, codec, experts) for i in range(shards)}
 
 
-def recipes_config(layers: int, *, csf: bool = True) -> dict[str, Any]:
+def recipes_config(layers: int, *, csf: bool = True, codec: Codec = NVFP4) -> dict[str, Any]:
     """A config.json whose recipes cover the experts of `layers` layers."""
-    recipe = {"quant_algo": "NVFP4", "group_size": 16}
+    recipe = {"quant_algo": codec.name.upper(), "group_size": codec.group}
     if csf:
         recipe["weight_scale_encoding"] = "csf"
     layers_map = {f"model.layers.{i}.mlp.experts": dict(recipe) for i in range(layers)}
@@ -246,7 +246,7 @@ def mini_hf(root: Path, shards: int = 2, *, config: object = None) -> Path:
 
 def mini_dense(root: Path, codec: Codec = NVFP4, shards: int = 2) -> Path:
     """The same model, dense."""
-    return write_hf(root, model(codec, shards), config=recipes_config(shards, csf=False))
+    return write_hf(root, model(codec, shards), config=recipes_config(shards, csf=False, codec=codec))
 
 
 @dataclass

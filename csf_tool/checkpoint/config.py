@@ -2,11 +2,13 @@
 
 import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from csf_tool.checkpoint.files import parse_json
-from csf_tool.codec.formats import CsfFormat
+from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.codec.formats import FORMATS, CsfFormat
 from csf_tool.errors import CheckpointError
 
 CONFIG_FILES = ("config.json", "hf_quant_config.json")
@@ -14,6 +16,9 @@ CONFIG_FILES = ("config.json", "hf_quant_config.json")
 
 ENCODING_KEY = "weight_scale_encoding"
 ENCODING = "csf"
+
+_ALGORITHM_KEYS = ("quant_algo", "quant_method", "format", "quant_type")
+"""Keys whose values name what a module is quantised with: ModelOpt's, and those of compressed-tensors."""
 
 SERVING_KEY = "checkpoint_root"
 """Key of a serving directory's quantization_config: where the container lies, as the server sees it."""
@@ -29,14 +34,64 @@ class Recipe:
 
 def quantization_config(config: Any) -> dict[str, Any]:
     """The quantization_config of a config: at the top, inside text_config, or the file itself; empty if none."""
+    for candidate in _blocks(config):
+        return candidate
+    if isinstance(config, dict) and ("quantization" in config or "quantized_layers" in config):
+        return config
+    return {}
+
+
+def _blocks(config: Any) -> list[dict[str, Any]]:
+    """What a config has under quantization_config: at the top, and inside text_config."""
     if not isinstance(config, dict):
-        return {}
+        return []
     text_config = config.get("text_config")
     inner = text_config.get("quantization_config") if isinstance(text_config, dict) else None
-    for candidate in (config.get("quantization_config"), inner):
-        if isinstance(candidate, dict):
-            return candidate
-    return config if "quantization" in config or "quantized_layers" in config else {}
+    return [block for block in (config.get("quantization_config"), inner) if isinstance(block, dict)]
+
+
+def contradictions(configs: Mapping[str, Any], stored: Sequence[CsfFormat]) -> list[Problem]:
+    """Where configs contradict themselves, one another, or the FP4 formats that the tensors have.
+
+    Tensors are believed, and of two blocks the first; other readers may choose otherwise.
+    """
+    problems = []
+    found = {fmt.title for fmt in stored}
+    stated = {name: _stated_formats(config) for name, config in configs.items()}
+    for name, config in configs.items():
+        blocks = _blocks(config)
+        if len(blocks) > 1 and blocks[0] != blocks[1]:
+            text = (
+                "quantization_config stands at the top and in text_config, and they differ: the one at the top is taken"
+            )
+            problems.append(Problem(name, "", text, Severity.WARNING))
+        if found and stated[name] and not found & stated[name]:
+            text = f"speaks of {' and '.join(sorted(stated[name]))}, the tensors are {' and '.join(sorted(found))}"
+            problems.append(Problem(name, "", f"{text}: the tensors are believed", Severity.WARNING))
+    spoken = [(name, formats) for name, formats in stated.items() if formats]
+    for name, formats in spoken[1:]:
+        if formats != spoken[0][1]:
+            said = f"speaks of {' and '.join(sorted(formats))}, {spoken[0][0]} of {' and '.join(sorted(spoken[0][1]))}"
+            problems.append(Problem(name, "", f"{said}: mend one of them", Severity.WARNING))
+    return problems
+
+
+def _stated_formats(config: Any) -> set[str]:
+    """The titles of the FP4 formats that algorithms and formats in a config name, at any depth."""
+    said = " ".join(_stated(quantization_config(config))).lower()
+    return {fmt.title for fmt in FORMATS if fmt.name in said}
+
+
+def _stated(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for inner in value:
+            yield from _stated(inner)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if key in _ALGORITHM_KEYS and isinstance(inner, str):
+                yield inner
+            else:
+                yield from _stated(inner)
 
 
 def recipes(config: Any) -> list[Recipe]:

@@ -103,6 +103,12 @@ class Container:
     problems: list[Problem] = field(default_factory=list)
 
     @property
+    def origin(self) -> str:
+        """The dense model's repository and revision, as far as the manifest states them."""
+        stated = (self.manifest.get(key) for key in ("source_model_id", "source_revision"))
+        return "@".join(value for value in stated if isinstance(value, str) and value)
+
+    @property
     def metadata_root(self) -> Path:
         """Where the source's config, tokenizer and index lie: metadata/, or the root of a home-made container."""
         folder = self.root / METADATA
@@ -147,10 +153,10 @@ def _format(manifest: dict[str, Any]) -> CsfFormat:
     fmt = format_by_schema(schema) if isinstance(schema, str) else None
     if fmt is None:
         known = ", ".join(f.schema for f in FORMATS)
-        raise CheckpointError(
-            f"{MANIFEST}: schema {brief(schema)} is not one that csf-tool reads ({known}): another tool's manifest, "
-            "or an older or newer container"
-        )
+        what = "another tool's manifest"
+        if isinstance(schema, str) and "csf" in schema.lower():
+            what = "an older or newer container, for which another version of csf-tool is needed"
+        raise CheckpointError(f"{MANIFEST}: schema {brief(schema)} is not one that csf-tool reads ({known}): {what}")
     return fmt
 
 

@@ -1,13 +1,12 @@
 """Making the container layout's own files: manifest, build contract, receipts, verification record."""
 
 import base64
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from csf_tool.checkpoint.container import KNOWN_STATUS, ScaleReceipt, ShardRow
-from csf_tool.checkpoint.hashes import download_commits
+from csf_tool.checkpoint.hashes import known_origin
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.codec.formats import CsfFormat
 
@@ -37,14 +36,11 @@ def find_origin(checkpoint: Checkpoint, fmt: CsfFormat, model_type: str | None, 
 
     It may tell by a Hub cache's path, by what `hf download` noted, and by the model's type.
     """
-    match = re.search(r"models--([^/]+)--([^/]+)/snapshots/([^/]+)", checkpoint.root.absolute().as_posix())
-    commits = list(download_commits(checkpoint))
-    model_id = f"{match[1]}/{match[2]}" if match else checkpoint.root.resolve().name
-    revision = match[3] if match else commits[0] if len(commits) == 1 else UNKNOWN
+    repository, revision = known_origin(checkpoint)
     return Origin(
         stated.family or f"{model_type or UNKNOWN}_{fmt.name}",
-        stated.source_model_id or model_id,
-        stated.source_revision or revision,
+        stated.source_model_id or repository or checkpoint.root.resolve().name,
+        stated.source_revision or revision or UNKNOWN,
     )
 
 

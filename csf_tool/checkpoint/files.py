@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
+from csf_tool.checkpoint.disguises import HEAD_BYTES, JSON, disguise
 from csf_tool.errors import CheckpointError, EnvironmentFault
 from csf_tool.text import brief
 
@@ -28,8 +29,6 @@ MAX_JSON_DEPTH = 40
 
 _NO_SUCH_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 """What the system answers to names that lead to no file: the checkpoint's fault, not the machine's."""
-
-_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def file_size(path: Path, name: str) -> int:
@@ -172,27 +171,6 @@ def reading_fault(name: str, error: OSError) -> CheckpointError | EnvironmentFau
     return EnvironmentFault(f"{name}: cannot be read: {error.strerror or error}")
 
 
-def lfs_pointer(head: bytes) -> str | None:
-    """What a git-LFS pointer promises, when `head` is the start of one instead of the file itself."""
-    if not head.startswith(_LFS_POINTER):
-        return None
-    fields = dict(line.split(" ", 1) for line in head.decode("ascii", "replace").splitlines() if " " in line)
-    promised = f"{fields.get('oid', 'sha256:?')}, {fields.get('size', '?')} bytes"
-    return (
-        f"is a git-LFS pointer, not the file itself (it stands for {promised}): "
-        "run `git lfs pull`, or download the file again"
-    )
-
-
-def not_json_reason(head: bytes) -> str | None:
-    """What stands where JSON should be, when that is recognisable."""
-    if pointer := lfs_pointer(head):
-        return pointer
-    if head.lstrip()[:1] == b"<":
-        return "is a web page (HTML or XML), not the file itself: download it again"
-    return None
-
-
 def is_file(path: Path) -> bool:
     """Whether a path that a file gave leads to an ordinary file; a name that no system takes leads to none."""
     return _is(path.is_file)
@@ -236,9 +214,12 @@ def load_json(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Any:
         EnvironmentFault: the operating system cannot read it.
     """
     raw = read_document(path, name, limit)
-    if reason := not_json_reason(raw[:512]):
-        raise CheckpointError(f"{name}: {reason}")
-    return parse_json(raw, name)
+    try:
+        return parse_json(raw, name)
+    except CheckpointError as error:
+        if reason := disguise(raw[:HEAD_BYTES], JSON):
+            raise CheckpointError(f"{name}: {reason}") from error
+        raise
 
 
 def parse_json(raw: bytes, name: str) -> Any:

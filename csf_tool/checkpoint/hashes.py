@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import Protocol
 
 from csf_tool.checkpoint.container import Container
+from csf_tool.checkpoint.downloads import NOTES
 from csf_tool.checkpoint.files import RandomReader, is_file, is_safe_relative, read_document, relative_files
+from csf_tool.checkpoint.hash_list import HashList, digest_line
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity
-
-DOWNLOAD_METADATA = ".cache/huggingface/download"
-"""Where `hf download --local-dir` notes each file's commit and ETag."""
 
 _NOTE_SUFFIX = ".metadata"
 
 SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha256sum.txt")
 """Names of files as `sha256sum` writes them."""
 
-_SUMS_LINE = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)")
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
@@ -80,12 +78,32 @@ def download_commits(checkpoint: Checkpoint) -> dict[str, list[str]]:
     return commits
 
 
+def known_origin(checkpoint: Checkpoint) -> tuple[str | None, str | None]:
+    """The repository and the revision that a checkpoint came from, as far as its place or its notes tell."""
+    match = re.search(r"models--([^/]+)--([^/]+)/snapshots/([^/]+)", checkpoint.root.absolute().as_posix())
+    if match:
+        return f"{match[1]}/{match[2]}", match[3]
+    commits = list(download_commits(checkpoint))
+    return None, commits[0] if len(commits) == 1 else None
+
+
+def hash_list(checkpoint: Checkpoint, name: str, known: dict[str, str]) -> HashList:
+    """The list of all files of a checkpoint; those whose SHA-256 is not `known` are read for it."""
+    paths = {file: checkpoint.root / file for file in _names(checkpoint) if is_file(checkpoint.root / file)}
+    digests = {
+        file: known.get(file) or hash_file(path, file, {"sha256"}, lambda _: None)["sha256"]
+        for file, path in paths.items()
+    }
+    sizes = {file: path.stat().st_size for file, path in paths.items()}
+    return HashList(name, digests, sizes, *known_origin(checkpoint))
+
+
 def _names(checkpoint: Checkpoint) -> list[str]:
     """Every file of the checkpoint by its path, those too of which only a link or a note of `hf download` is left."""
     shards = {shard.name for shard in checkpoint.shards}
     if not checkpoint.path.is_dir():
         return sorted(shards)
-    notes = relative_files(checkpoint.root / DOWNLOAD_METADATA)
+    notes = relative_files(checkpoint.root / NOTES)
     noted = {note.removesuffix(_NOTE_SUFFIX) for note in notes if note.endswith(_NOTE_SUFFIX)}
     return sorted({*shards, *relative_files(checkpoint.root), *noted})
 
@@ -117,9 +135,9 @@ def metadata_hashes(container: Container) -> list[PublishedHash]:
 def _sums(root: Path) -> list[PublishedHash]:
     found = []
     for sums, _, line in _sums_lines(root):
-        match = _SUMS_LINE.fullmatch(line)
-        if match and is_safe_relative(match[2]):  # what lies outside is not the checkpoint's
-            found.append(PublishedHash(match[2], "sha256", match[1].lower(), sums))
+        parsed = digest_line(line)
+        if parsed and is_safe_relative(parsed[0]):  # what lies outside is not the checkpoint's
+            found.append(PublishedHash(parsed[0], "sha256", parsed[1], sums))
     return found
 
 
@@ -136,7 +154,7 @@ def _damaged_sums(root: Path) -> list[Problem]:
     return [
         Problem(sums, "", f"line {number} is damaged: it is no hash and name any more")
         for sums, number, line in _sums_lines(root)
-        if "\0" in line or (_was_hex(line[:64]) and not _SUMS_LINE.fullmatch(line))
+        if "\0" in line or (_was_hex(line[:64]) and not digest_line(line))
     ]
 
 
@@ -151,8 +169,7 @@ def _damaged_notes(checkpoint: Checkpoint) -> list[Problem]:
     return [
         Problem(name, "", text, Severity.WARNING)
         for name in _names(checkpoint)
-        if is_file(checkpoint.root / DOWNLOAD_METADATA / (name + _NOTE_SUFFIX))
-        and not _download_hash(checkpoint.root, name)
+        if is_file(checkpoint.root / NOTES / (name + _NOTE_SUFFIX)) and not _download_hash(checkpoint.root, name)
     ]
 
 
@@ -170,7 +187,7 @@ def _download_hash(root: Path, name: str) -> list[PublishedHash]:
 
 
 def _download_lines(root: Path, name: str) -> list[str]:
-    note = root / DOWNLOAD_METADATA / (name + _NOTE_SUFFIX)
+    note = root / NOTES / (name + _NOTE_SUFFIX)
     return read_document(note, note.name).decode("utf-8", "replace").split() if is_file(note) else []
 
 

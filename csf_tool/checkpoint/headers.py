@@ -13,10 +13,13 @@ from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from csf_tool.checkpoint.files import RandomReader, not_json_reason, parse_json
+from csf_tool.checkpoint.disguises import HEAD_BYTES, SAFETENSORS, disguise
+from csf_tool.checkpoint.files import RandomReader, parse_json
 from csf_tool.checkpoint.name_maps import are_plain
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
+
+SHARD_SUFFIX = ".safetensors"
 
 LENGTH_BYTES = 8
 """Bytes before the JSON: its length, little-endian."""
@@ -132,15 +135,14 @@ def read_header(reader: RandomReader, file_size: int) -> Header:
         CheckpointError: the file is not safetensors: nothing can be said of its tensors.
     """
     name = reader.name
-    head = bytes(reader.read(0, min(file_size, 512)))
+    head = bytes(reader.read(0, min(file_size, HEAD_BYTES)))
     length = int.from_bytes(head[:LENGTH_BYTES], "little")
-    # Only where the length makes no sense: a good one may well begin with the bytes of a space or a "<".
-    if (file_size < LENGTH_BYTES or length > MAX_HEADER_BYTES) and (reason := not_json_reason(head)):
+    # Only where this is no header: the length of a good one may well be the bytes of a space or a "<".
+    is_odd = length > MAX_HEADER_BYTES or head[LENGTH_BYTES : LENGTH_BYTES + 1] != b"{"
+    if is_odd and (reason := disguise(head, SAFETENSORS)):
         raise CheckpointError(f"{name}: {reason}")
     if file_size < LENGTH_BYTES:
         raise CheckpointError(f"{name}: {file_size} bytes, too short for a safetensors file")
-    if head[:1] in (b"{", b"[") and length > MAX_HEADER_BYTES:
-        raise CheckpointError(f"{name}: is JSON text, not a safetensors file (an error message that was saved?)")
     if length > MAX_HEADER_BYTES:
         raise CheckpointError(
             f"{name}: not a safetensors file: it claims a header of {length} bytes, the limit is {MAX_HEADER_BYTES}"

@@ -10,14 +10,14 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from csf_tool.checkpoint.files import load_json
+from csf_tool.checkpoint.files import load_json, relative_files
 from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.writer import (
     CLOSING,
@@ -74,21 +74,24 @@ class Journal:
         self._was_closing = False
 
     @classmethod
-    def open(cls, destination: Path, run: Run, *, alone: bool = False) -> "Journal":
+    def open(
+        cls, destination: Path, run: Run, *, alone: bool = False, beside: Collection[str] | None = None
+    ) -> "Journal":
         """The journal of `run`: that of an interrupted one, or a new one in a new or empty folder.
 
-        With `alone` no other process may have it open that way, until this one closes it or ends.
+        With `alone` no other process may have it open that way, until this one closes it or ends. Files whose
+        names are in `beside` may lie in the folder already.
 
         Raises:
             UsageError: the folder holds something else, or the journal is of another run.
             EnvironmentFault: another process has it, or the system cannot write.
         """
         journal = cls(destination)
-        journal._require_fit(run)
+        journal._require_fit(run, beside)
         journal._make_folders()
         held = journal._acquire(wait=not alone)
         try:
-            journal._require_fit(run)  # again, now that no other run can be at it
+            journal._require_fit(run, beside)  # again, now that no other run can be at it
             journal._was_closing = (destination / CLOSING).is_file()
             if not has_journal(destination):
                 journal._folder.write(_DESCRIPTION, render_json(_describe(run)))
@@ -129,6 +132,14 @@ class Journal:
         except (ValueError, TypeError, LookupError):  # a damaged record says nothing: the file is written again
             return None
         return record if size == record.size else None
+
+    def lies_unrecorded(self, name: str) -> bool:
+        """Whether something has the name of a file that no run has finished."""
+        return not self._record_path(name).is_file() and (self._destination / name).exists()
+
+    def bytes_there(self, names: Iterable[str]) -> int:
+        """Bytes of those files that an interrupted run left finished: they need no room again."""
+        return sum(record.size for name in names if (record := self.finished(name)))
 
     def finish(self, name: str, record: Record) -> None:
         """Note that a file is complete and synced, and about to get its name."""
@@ -212,7 +223,7 @@ class Journal:
         except OSError as error:
             raise writing_fault(str(folder), error) from error
 
-    def _require_fit(self, run: Run) -> None:
+    def _require_fit(self, run: Run, beside: Collection[str] | None) -> None:
         """Check that the journal is that of `run`, or that nothing is in the folder yet but one just being made.
 
         Raises:
@@ -220,6 +231,9 @@ class Journal:
         """
         if has_journal(self._destination):
             self._require_same(run)
+        elif beside is not None:
+            if foreign := [name for name in relative_files(self._destination) if name not in beside]:
+                raise UsageError(f"{self._destination}: has {foreign[0]} in it, which is no file of the result")
         elif self._destination.is_dir() and any(p.name != FOLDER for p in self._destination.iterdir()):
             Destination(self._destination).require_empty()
 

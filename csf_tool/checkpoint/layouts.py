@@ -13,25 +13,30 @@ from csf_tool.checkpoint.config import (
     CONFIG_FILES,
     SERVING_KEY,
     Recipe,
+    contradictions,
     covering_recipe,
     quantization_config,
     recipes,
     recipes_in_use,
 )
-from csf_tool.checkpoint.container import CONTRACT, MANIFEST, RECEIPTS, TENSORS, Container, check_totals, read_container
-from csf_tool.checkpoint.files import RandomReader, is_folder, load_json, not_json_reason
-from csf_tool.checkpoint.hashes import DOWNLOAD_METADATA
-from csf_tool.checkpoint.headers import DTYPE_BITS, read_header
+from csf_tool.checkpoint.container import MANIFEST, RECEIPTS, TENSORS, Container, check_totals, read_container
+from csf_tool.checkpoint.downloads import unfinished_downloads
+from csf_tool.checkpoint.files import RandomReader, is_folder, load_json
+from csf_tool.checkpoint.headers import DTYPE_BITS, SHARD_SUFFIX, read_header
 from csf_tool.checkpoint.index import Index, find_index, read_index
+from csf_tool.checkpoint.journal import FOLDER as JOURNAL_FOLDER
+from csf_tool.checkpoint.journal import has_journal
 from csf_tool.checkpoint.model import Checkpoint, Layout, Shard, Stored
 from csf_tool.checkpoint.names import module_of, parse_stream_name
+from csf_tool.checkpoint.odd_scales import doubtful_scales, stacked_scales, warn_of
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes, stream_names
 from csf_tool.checkpoint.problems import Problem, Severity, errors
+from csf_tool.checkpoint.refusals import no_safetensors_file, no_shard_can_be_read, not_a_checkpoint
 from csf_tool.codec.formats import FORMATS
-from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
+from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import brief, count
 
-SHARD_SUFFIX = ".safetensors"
+_MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
 
 MAX_NUMBERED_SHARDS = 10_000
 """Most shards that names are believed when they say that there are so many: a name can claim any number."""
@@ -54,7 +59,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
                 return _open_file(path)
             if not path.is_dir():
                 raise UsageError(f"{path}: no such file or folder")
-            return _open_folder(path)
+            checkpoint = _open_folder(path)
+            checkpoint.problems += _leftovers(checkpoint.root)
+            return checkpoint
     except PermissionError as error:
         raise EnvironmentFault(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -75,7 +82,12 @@ def _open_file(path: Path) -> Checkpoint:
     if path.name.endswith(".json"):
         raise UsageError(f"{path}: is a JSON file; give the folder it is in, {path.parent}")
     checkpoint = Checkpoint(path, path.parent, Layout.FILE)
-    checkpoint.shards = [_read_shard(path.parent, path.name, checkpoint.problems)]
+    try:
+        checkpoint.shards = [_read_shard(path.parent, path.name, checkpoint.problems)]
+    except CheckpointError as error:
+        if path.name.endswith(SHARD_SUFFIX):
+            raise
+        raise no_safetensors_file(path, error) from error
     return _finish(checkpoint)
 
 
@@ -83,29 +95,57 @@ def _open_folder(path: Path, *, follow: bool = True) -> Checkpoint:
     """The checkpoint in a folder; a serving directory is followed to its weights once, never in circles."""
     index_name = find_index(path)
     stray = _shard_files(path)
-    leftover: CheckpointError | None = None
+    passed_over: list[Problem] = []
     if (path / MANIFEST).exists():
-        try:
-            container = read_container(path)
-        except CheckpointError as error:
-            if not index_name and not stray:
-                raise
-            leftover = error
-        else:
-            container.problems += _mixed_index(path, index_name) if index_name else []
-            return open_container(path, container, stray)
+        found = _container_here(path, index_name, stray)
+        if isinstance(found, Checkpoint):
+            return found
+        passed_over = found
     # Before the index: a serving directory has a copy of the source's, whose shards lie elsewhere.
     if not stray and (served := _serving_root(path)):
         if not follow:
             raise UsageError(f"{path}: is a serving directory that another one names as its weights")
-        return _open_folder(served, follow=False)
+        checkpoint = _open_folder(served, follow=False)
+        checkpoint.remark = f"the weights of the serving directory {path}"
+        return checkpoint
     if index_name or stray:
         checkpoint = _open_hf(path, index_name, stray)
-        if leftover and (path / TENSORS).is_dir():
-            text = f"cannot be read, and the folder is taken as a Hugging Face checkpoint ({leftover})"
-            checkpoint.problems.append(Problem(MANIFEST, "", text, Severity.WARNING))
+        checkpoint.problems += passed_over
+        checkpoint.remark = "mixed with what is left of a container" if passed_over else ""
         return checkpoint
-    raise _not_a_checkpoint(path)
+    raise not_a_checkpoint(path)
+
+
+def _container_here(path: Path, index_name: str | None, stray: list[str]) -> Checkpoint | list[Problem]:
+    """The container whose manifest is in a folder, or why the folder is taken for a Hugging Face checkpoint."""
+    taken = "and the folder is taken as a Hugging Face checkpoint"
+    try:
+        container = read_container(path)
+    except CheckpointError as error:
+        if not index_name and not stray:
+            raise
+        text = f"cannot be read, {taken} ({error})"
+        return [Problem(MANIFEST, "", text, Severity.WARNING)] if (path / TENSORS).is_dir() else []
+    if stray and not _shard_files(path / TENSORS):
+        text = f"lists shards in {TENSORS}, where none is, {taken}"
+        return [Problem(MANIFEST, "", text, Severity.WARNING)]
+    mixed = _mixed_index(path, index_name) if index_name else []
+    container.problems += mixed
+    checkpoint = open_container(path, container, stray)
+    checkpoint.remark = "mixed with a Hugging Face checkpoint" if mixed or stray else ""
+    return checkpoint
+
+
+def _leftovers(path: Path) -> list[Problem]:
+    """What says that something here was begun and not finished, though all shards may look complete."""
+    problems = []
+    if unfinished := unfinished_downloads(path):
+        text = f"{count(len(unfinished), 'file')} of a download or copy that was not finished: verify what there is"
+        problems.append(Problem(unfinished[0].name, "", text, Severity.WARNING))
+    if has_journal(path):
+        text = "a csf-tool run into this folder is not finished: run the same command again"
+        problems.append(Problem(JOURNAL_FOLDER, "", text, Severity.WARNING))
+    return problems
 
 
 def _mixed_index(path: Path, index_name: str) -> list[Problem]:
@@ -116,8 +156,7 @@ def _mixed_index(path: Path, index_name: str) -> list[Problem]:
         return [Problem(index_name, "", str(error).removeprefix(f"{index_name}: "))]
     if not any(map(parse_stream_name, names)):
         return []
-    text = f"lists CSF streams beside {MANIFEST}: a container and a Hugging Face checkpoint in one folder?"
-    return [Problem(index_name, "", text)]
+    return [Problem(index_name, "", f"lists CSF streams beside {MANIFEST}: {_MIXED}")]
 
 
 def _shard_files(folder: Path) -> list[str]:
@@ -134,7 +173,7 @@ def open_container(path: Path, container: Container, stray: Sequence[str] = ()) 
     """The checkpoint of a container whose own files have been read; `stray` are shards that do not belong there."""
     checkpoint = Checkpoint(path, path, Layout.CONTAINER, container=container, problems=container.problems)
     for name in stray:
-        container.error(name, f"a shard beside {MANIFEST}: a container and a Hugging Face checkpoint in one folder?")
+        container.error(name, f"a shard beside {MANIFEST}: {_MIXED}")
     names = [f"{TENSORS}/{file}" for file in container.rows]
     _read_shards(checkpoint, names)
     for file in (name for name in _shard_files(path / TENSORS) if name not in container.rows):
@@ -157,7 +196,7 @@ def _open_hf(path: Path, index_name: str | None, found: list[str]) -> Checkpoint
         found += [f"{folder}/{name}" for folder in sorted(folders) for name in _shard_files(path / folder)]
         names = indexed + [name for name in found if name not in indexed]
     elif len(found) > 1:
-        text = "no index lists the shards: they are taken as they are"
+        text = "no index lists the shards: they are taken as they are; expand and compress write one"
         checkpoint.problems.append(Problem("", "", text, Severity.WARNING))
     if not index_name:
         names = sorted({*found, *_numbered_siblings(found)})
@@ -212,8 +251,8 @@ def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Sh
             checkpoint.lacking.append(name)
             checkpoint.problems.append(Problem(name, "", str(error).removeprefix(f"{name}: ")))
     if names and not checkpoint.shards:
-        reasons = "; ".join(str(p) for p in checkpoint.problems[-3:])
-        raise CheckpointError(f"{checkpoint.path}: not one of {len(names)} shards can be read ({reasons})")
+        listed_by = checkpoint.index.name if checkpoint.index else MANIFEST
+        raise no_shard_can_be_read(checkpoint.path, listed_by, names, checkpoint.problems[-len(names) :])
 
 
 def _read_shard(root: Path, name: str, problems: list[Problem]) -> Shard:
@@ -247,6 +286,11 @@ def _find_planes(checkpoint: Checkpoint, stored: Stored) -> None:
 
 def _cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = False) -> Checkpoint:
     """Hold every list of names against every other, the index only where it may disagree."""
+    if not checkpoint.formats:
+        checkpoint.problems += stacked_scales(checkpoint.shards)
+    if checkpoint.dense_table:
+        checkpoint.doubtful = doubtful_scales(checkpoint.dense_table, checkpoint.shards)
+        checkpoint.problems += warn_of(checkpoint.doubtful)
     if checkpoint.index and not index_agrees:
         _compare_index(checkpoint, stored)
     if checkpoint.container:
@@ -262,7 +306,7 @@ def _stored_twice(shards: list[Shard]) -> list[Problem]:
     for shard in shards:
         for name in shard.header.names:
             if name in home:
-                text = f"stands in {home[name]} as well: which of them counts cannot be known"
+                text = f"stands in {home[name]} as well: which of them counts cannot be known; move one file away"
                 problems.append(Problem(shard.name, name, text))
             home[name] = shard.name
     return problems
@@ -349,15 +393,17 @@ def _holds_no_others(shard: Shard, source_names: dict[str, str]) -> bool:
 def _compare_recipes(checkpoint: Checkpoint) -> None:
     """Config recipes against the streams: a reader finds CSF planes by the recipes alone."""
     csf_modules = set(map(module_of, checkpoint.plane_table.names))
+    configs = {}
     for name in CONFIG_FILES:
         if not (checkpoint.root / name).exists():
             continue
         try:
-            found = recipes(load_json(checkpoint.root / name, name))
+            configs[name] = load_json(checkpoint.root / name, name)
         except CheckpointError as error:
             checkpoint.problems.append(Problem(name, "", str(error).removeprefix(f"{name}: ")))
             continue
-        _compare_recipe_file(checkpoint, name, found, csf_modules)
+        _compare_recipe_file(checkpoint, name, recipes(configs[name]), csf_modules)
+    checkpoint.problems += contradictions(configs, checkpoint.formats)
 
 
 def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe], csf_modules: set[str]) -> None:
@@ -401,33 +447,3 @@ def _serving_root(path: Path) -> Path | None:
             "which is not here; give the folder that was downloaded"
         )
     return served
-
-
-def _not_a_checkpoint(path: Path) -> CsfToolError:
-    """Why a folder without manifest, index and shards is no checkpoint."""
-    # Where downloads keep them, and nowhere else: a path given by mistake may be a whole disk.
-    folders = [path, path / "blobs", path / DOWNLOAD_METADATA]
-    partial = [p for folder in folders for p in folder.glob("*.incomplete")]
-    if partial:
-        return CheckpointError(f"{path}: an incomplete download ({len(partial)} .incomplete files): download it again")
-    if (path / TENSORS).is_dir() and ((path / CONTRACT).exists() or (path / RECEIPTS).is_dir()):
-        return CheckpointError(f"{path}: a CSF container without its {MANIFEST}: download that file again")
-    children = sorted(p.name for p in path.iterdir())
-    if not children:
-        return UsageError(f"{path}: is empty")
-    inner = [c for c in children if (path / c / MANIFEST).exists() or list((path / c).glob("*" + SHARD_SUFFIX))]
-    hint = f"; did you mean {path / inner[0]}?" if inner else ""
-    head = _head(path / CONFIG_FILES[0])
-    if reason := not_json_reason(head):
-        return CheckpointError(f"{path}: {CONFIG_FILES[0]} {reason}")
-    return UsageError(
-        f"{path}: not a checkpoint: no {MANIFEST}, no *.safetensors.index.json and no {SHARD_SUFFIX} file in it{hint}"
-    )
-
-
-def _head(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(512)
-    except OSError:
-        return b""

@@ -234,6 +234,8 @@ class DenseTable(_Columns):
     """Block scales that are stored dense: their rows in `stored`."""
 
     scales: list[int] = field(default_factory=list)
+    padded: dict[str, str] = field(default_factory=dict)
+    """Those with rows or columns past what their weight needs, up to whole tiles, each with both shapes."""
 
     def __iter__(self) -> Iterator[DensePlane]:
         stored, kinds = self.stored, self.kinds
@@ -259,6 +261,10 @@ class Checkpoint:
     index: Index | None = None
     container: Container | None = None
     problems: list[Problem] = field(default_factory=list)
+    doubtful: dict[str, str] = field(default_factory=dict)
+    """Dense scales that may be padded or in tile order, each with what tells so."""
+    remark: str = ""
+    """What has to be said along with what it is: that another layout is mixed in, or what led here."""
 
     @cached_property
     def planes(self) -> list[Plane]:
@@ -293,4 +299,4 @@ class Checkpoint:
         """What it is, in a few words: layout, CSF or dense, and formats."""
         titles = " and ".join(fmt.title for fmt in self.formats)
         what = f"{titles} CSF" if self.plane_table else f"dense {titles}" if self.dense_table else "no FP4 scales"
-        return f"{self.layout.words}, {what}"
+        return f"{self.layout.words}, {what}" + (f" ({self.remark})" if self.remark else "")

@@ -38,6 +38,10 @@ _STREAM_SUFFIXES = {
     for suffix, is_fixed in ((fmt.fixed_suffix, True), (fmt.exceptions_suffix, False))
 }
 
+_KNOWN_SUFFIXES = tuple(_STREAM_SUFFIXES)
+
+_ANY_STREAM = re.compile(r".*\.[a-z0-9]+_csf_(fixed|exceptions)")
+
 _LAYER = re.compile(r"(?:.*?\.)?\d+(?=\.)")
 
 
@@ -48,6 +52,11 @@ def parse_stream_name(name: str) -> StreamName | None:
     scale, dot, last = name.rpartition(".")
     found = _STREAM_SUFFIXES.get(dot + last)
     return StreamName(scale, *found) if found else None
+
+
+def is_unknown_stream(name: str) -> bool:
+    """Whether a name is made as those of streams are, for a format that nobody here knows."""
+    return not name.endswith(_KNOWN_SUFFIXES) and bool(_ANY_STREAM.fullmatch(name))
 
 
 def weight_names(scale: str) -> list[str]:

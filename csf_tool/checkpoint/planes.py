@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.model import DenseTable, Located, Plane, PlaneKind, PlaneTable, Stored
-from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, weight_names
+from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, is_unknown_stream, weight_names
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import EXCEPTION_BYTES, FORMATS, SLAB_ROWS, CsfFormat
+from csf_tool.codec.tiles import padded_shape
 
 PACKED_DTYPES = ("U8", "I8")
 """Dtypes of weights that hold two FP4 codes a byte; an F4 weight states its logical shape instead."""
@@ -35,7 +36,19 @@ def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[P
         problems += _add_planes(table, fmt, streams, receipts)
     if len({kind.fmt.name for kind in table.kinds}) > 1:
         table.sort()
+    if sum(map(len, streams)) != 2 * len(table):
+        problems += _unknown_streams(streams, stored)
     return table, problems + _stored_twice(table)
+
+
+def _unknown_streams(streams: list[list[str]], stored: Stored) -> list[Problem]:
+    text = "is a stream of a codec that this csf-tool does not know: a newer one can"
+    return [
+        Problem(stored.shards[part[name]].name, name, text)
+        for names, part in zip(streams, stored.parts, strict=True)
+        for name in names
+        if is_unknown_stream(name)
+    ]
 
 
 def _scales(streams: list[str], suffix: str) -> list[str]:
@@ -140,7 +153,7 @@ def _kind(
     if faults:
         return faults
     rows, cols = sources[0].rows, sources[0].cols
-    if len({(s.rows, s.cols) for s in sources}) > 1:
+    if not all(_fits(source, rows, cols) for source in sources):
         said = "; ".join(f"{s.source}: {s.rows}x{s.cols}" for s in sources)
         return [f"the sources of its geometry contradict each other: {said}"]
     if fault := fmt.geometry_fault(rows, cols):
@@ -149,6 +162,13 @@ def _kind(
     if faults:
         return faults
     return PlaneKind(fmt, rows, cols, receipt.dtype if receipt else fmt.dense_dtype)
+
+
+def _fits(source: Geometry, rows: int, cols: int) -> bool:
+    """Whether a source agrees with a plane's geometry. A plane may be padded to tiles, past what its weight needs."""
+    if source.source == "weight" and (rows, cols) == padded_shape(source.rows, source.cols):
+        return True
+    return (source.rows, source.cols) == (rows, cols)
 
 
 def _stream_faults(fixed: Located, exceptions: Located) -> list[str]:
@@ -225,6 +245,7 @@ def find_dense_planes(stored: Stored) -> DenseTable:
     table = DenseTable(stored)
     dtypes, shapes = stored.dtypes, stored.shapes
     known: dict[Hashable, int | None] = {}  # few combinations, many scales
+    padding: dict[Hashable, str] = {}
     for part in stored.parts:
         for name, scale in part.items():
             if not name.endswith(SCALE_SUFFIXES) or (weight := stored.find(part, *weight_names(name))) is None:
@@ -233,10 +254,13 @@ def find_dense_planes(stored: Stored) -> DenseTable:
             if looks not in known:
                 found = _dense_kind(stored[scale], stored[weight])
                 known[looks] = None if found is None else table.place_of(found)
+                padding[looks] = _padding(stored[weight], found) if found else ""
             if (kind := known[looks]) is not None:
                 table.names.append(name)
                 table.kind_of.append(kind)
                 table.scales.append(scale)
+                if padding[looks]:
+                    table.padded[name] = padding[looks]
     return table
 
 
@@ -244,9 +268,20 @@ def _dense_kind(scale: Located, weight: Located) -> PlaneKind | None:
     dtype, shape = scale.tensor.dtype, scale.tensor.shape
     for fmt in FORMATS:
         geometry = weight_geometry(weight, fmt)
-        if dtype in fmt.dense_dtypes and isinstance(geometry, Geometry) and shape == (geometry.rows, geometry.cols):
-            return PlaneKind(fmt, geometry.rows, geometry.cols, dtype)
+        if dtype not in fmt.dense_dtypes or not isinstance(geometry, Geometry):
+            continue
+        plain = geometry.rows, geometry.cols
+        if shape in (plain, padded_shape(*plain)):
+            return PlaneKind(fmt, *shape, dtype)
     return None
+
+
+def _padding(weight: Located, kind: PlaneKind) -> str:
+    """Both shapes, where the scales reach past what their weight needs."""
+    geometry = weight_geometry(weight, kind.fmt)
+    if isinstance(geometry, Geometry) and (geometry.rows, geometry.cols) == (kind.rows, kind.cols):
+        return ""
+    return f"it is {[kind.rows, kind.cols]} beside a weight of {_describe(weight)}"
 
 
 def stream_names(table: PlaneTable) -> set[str]:

@@ -38,6 +38,10 @@ class SideFile:
         """
         return file_size(self.path, self.name) if self.content is None else len(self.content)
 
+    def read(self) -> bytes:
+        """What it is to hold."""
+        return self.path.read_bytes() if self.content is None else self.content
+
     def write(self, folder: Destination, progress: Progress, journal: Journal, prefix: str = "") -> None:
         """Write it into `folder`, under `prefix`, unless an earlier run has; links become ordinary files."""
         name = prefix + self.name
@@ -73,8 +77,18 @@ def plain_files(checkpoint: Checkpoint) -> list[SideFile]:
         return _carried(root, own, checkpoint)
     found = _carried(root / METADATA, relative_files(root / METADATA), checkpoint)
     taken = {file.name for file in found}
-    licences = [name for name in own if name.upper().startswith(_LICENCE_NAMES) and name not in taken]
+    own += [f"{p.name}/{name}" for p in sorted(root.iterdir()) if p.is_dir() for name in _files_of_licences(p)]
+    licences = [name for name in own if is_licence(name) and name not in taken]
     return found + _carried(root, licences, checkpoint)
+
+
+def _files_of_licences(folder: Path) -> list[str]:
+    return relative_files(folder) if is_licence(folder.name) else []
+
+
+def is_licence(name: str) -> bool:
+    """Whether a file is a licence or a notice, or lies in a folder of them at the top."""
+    return name.upper().startswith(_LICENCE_NAMES)
 
 
 def _carried(root: Path, names: Iterable[str], checkpoint: Checkpoint) -> list[SideFile]:

@@ -78,7 +78,8 @@ class Destination:
         free = shutil.disk_usage(self._existing()).free
         if free < nbytes:
             raise EnvironmentFault(
-                f"{self.path}: {size(nbytes)} are needed, {size(free)} are free: {size(nbytes - free)} short"
+                f"{self.path}: too little room (--ignore-space begins all the same): "
+                f"{size(nbytes)} are needed, {size(free)} are free: {size(nbytes - free)} short"
             )
 
     def _existing(self) -> Path:

@@ -6,7 +6,7 @@ Rules and sizes alone, without torch: `csf_tool.gpu.scales` prepares by them, `c
 import math
 from collections.abc import Sequence
 
-from csf_tool.codec import swizzle
+from csf_tool.codec import tiles
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
 
 LEAD_GROUP = 64
@@ -45,6 +45,6 @@ def prepared_bytes(fmt: CsfFormat, rows: int, cols: int, exceptions: Sequence[in
         groups = -(-scales // LEAD_GROUP)
         leads = experts * groups
         words -= sum(-groups * math.expm1(-count / groups) for count in exceptions)
-    starts = experts * (-(-scales // piece_bytes(fmt.code_bits)) + -(-rows // swizzle.TILE_ROWS)) + 2
+    starts = experts * (-(-scales // piece_bytes(fmt.code_bits)) + -(-rows // tiles.TILE_ROWS)) + 2
     fixed = experts * fmt.fixed_bytes(rows, cols)
     return fixed + leads * LEAD_BYTES + round(words) * EXCEPTION_BYTES + starts * _START_BYTES

@@ -8,19 +8,7 @@ columns, 512 bytes each, row of tiles by row of tiles. Inside a tile, a row's fo
 import numpy as np
 from numpy.typing import NDArray
 
-TILE_ROWS = 128
-"""Rows of a tile."""
-
-TILE_COLS = 4
-"""Columns of a tile."""
-
-TILE_BYTES = TILE_ROWS * TILE_COLS
-"""Bytes of a tile."""
-
-
-def padded_shape(rows: int, cols: int) -> tuple[int, int]:
-    """Rows and columns of a `[rows, cols]` plane in the 128x4 layout, padding included."""
-    return -(-rows // TILE_ROWS) * TILE_ROWS, -(-cols // TILE_COLS) * TILE_COLS
+from csf_tool.codec.tiles import TILE_COLS, TILE_ROWS, padded_shape
 
 
 def swizzle(scales: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -19,7 +19,7 @@ inside a plane fit 32 bits; those of planes take 64. LANES is the number of thre
 import triton
 import triton.language as tl
 
-from csf_tool.codec import formats, swizzle
+from csf_tool.codec import formats, tiles
 
 EXPERT_BLOCK = 32
 """Experts that a routed program looks at: a lane of a warp each, so finding the active ones takes no barrier."""
@@ -36,8 +36,8 @@ MAX_WIDTH = 4
 _SLAB_ROWS = tl.constexpr(formats.SLAB_ROWS)
 _POSITION_BITS = tl.constexpr(formats.POSITION_BITS)
 _POSITION_MASK = tl.constexpr(formats.POSITION_MASK)
-_TILE_ROWS = tl.constexpr(swizzle.TILE_ROWS)
-_TILE_BYTES = tl.constexpr(swizzle.TILE_BYTES)
+_TILE_ROWS = tl.constexpr(tiles.TILE_ROWS)
+_TILE_BYTES = tl.constexpr(tiles.TILE_BYTES)
 _EXPERT_BLOCK = tl.constexpr(EXPERT_BLOCK)
 _RUN_ROWS = tl.constexpr(RUN_ROWS)
 

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 import triton
 
-from csf_tool.codec import formats, swizzle
+from csf_tool.codec import formats, tiles
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.codec.prepared import LEAD_GROUP, leads_pay, piece_bytes
 from csf_tool.gpu import kernels
@@ -90,7 +90,7 @@ class CsfScales:
         if layout == "linear":
             return self.experts, self.rows, self.cols
         if layout == "swizzled":
-            return self.experts, *swizzle.padded_shape(self.rows, self.cols)
+            return self.experts, *tiles.padded_shape(self.rows, self.cols)
         raise ValueError(f'layout must be "linear" or "swizzled", not {layout!r}')
 
     def workspace_bytes(self, layout: Layout = "linear") -> int:
@@ -242,7 +242,7 @@ def prepare_csf_scales(
         leads=leads,
         rest=words,
         piece_starts=_starts(plane, position, experts, rows * cols, piece_bytes(fmt.code_bits)),
-        block_starts=_starts(plane, position, experts, rows * cols, swizzle.TILE_ROWS * cols),
+        block_starts=_starts(plane, position, experts, rows * cols, tiles.TILE_ROWS * cols),
     )
 
 
@@ -431,8 +431,8 @@ def _decompress_op(
     require_gpu(fixed)
     experts = fixed.shape[0]
     if swizzled:
-        padded_rows, padded_cols = swizzle.padded_shape(rows, cols)
-        width = math.gcd(padded_cols // swizzle.TILE_COLS, kernels.MAX_WIDTH)
+        padded_rows, padded_cols = tiles.padded_shape(rows, cols)
+        width = math.gcd(padded_cols // tiles.TILE_COLS, kernels.MAX_WIDTH)
         size, units = _runs(code_bits), padded_rows * padded_cols // (16 * width)
     else:
         width, size, units = 0, piece_bytes(code_bits), rows * cols

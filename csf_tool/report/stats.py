@@ -1,7 +1,7 @@
 """The report of `stats`: for people, and as the JSON document csf-tool.stats/1."""
 
 from itertools import islice, zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -9,6 +9,9 @@ from rich.table import Table
 from csf_tool.report.console import SHOWN_ROWS, table
 from csf_tool.stats import Stats, Totals
 from csf_tool.text import count, escape, percent, size, sizes
+
+if TYPE_CHECKING:
+    from csf_tool.scale_bytes import ScaleBytes
 
 SCHEMA = "csf-tool.stats/1"
 
@@ -42,11 +45,28 @@ def stats_json(stats: Stats) -> dict[str, Any]:
         ],
         "by_layer": [{"layer": name, **_group(totals, csf)} for name, totals in stats.by_layer.items()],
         "by_shard": [{"shard": name, **_group(totals, csf)} for name, totals in stats.by_shard.items()],
+        "scale_bytes": stats.scale_bytes and _scale_bytes_json(stats.scale_bytes),
         "problems": [
             {"file": p.file, "tensor": p.tensor, "problem": p.problem, "severity": p.severity.value}
             for p in stats.problems
         ],
     }
+
+
+def _scale_bytes_json(found: "ScaleBytes") -> list[dict[str, Any]]:
+    """How many scales of each layer have which byte; values that none has are left out."""
+    return [
+        {
+            "layer": place.layer,
+            "format": place.fmt.name,
+            "scales": counts.scales,
+            "nan": counts.nan,
+            "negative": counts.negative,
+            "zero": counts.zero,
+            "bytes": {f"0x{value:02x}": n for value, n in enumerate(counts.of.tolist()) if n},
+        }
+        for place, counts in found.counts.items()
+    ]
 
 
 def _group(totals: Totals, csf: bool) -> dict[str, int | None]:
@@ -73,10 +93,20 @@ def stats_report(stats: Stats, by: str) -> list[RenderableType]:
         lines += ["", _table(dict(islice(groups.items(), SHOWN_ROWS)), by, stats.is_csf)]
         if len(groups) > SHOWN_ROWS:
             lines.append(f"... and {len(groups) - SHOWN_ROWS:,} more; --json lists all")
+    if stats.scale_bytes:
+        lines += ["", _scale_bytes(stats.scale_bytes), "Such bytes are data like any other: no command changes one."]
     if stats.is_csf and stats.dense_total.planes:
         left = count(stats.dense_total.planes, "more FP4 block scale")
         lines += ["", f"{left}, {size(stats.dense_total.dense_bytes)}, stored dense."]
     return lines
+
+
+def _scale_bytes(found: "ScaleBytes") -> Table:
+    result = table("layer", "format", "scales", "NaN", "negative", "zero bytes")
+    for place, counts in found.counts.items():
+        numbers = counts.scales, counts.nan, counts.negative, counts.zero
+        result.add_row(escape(place.layer), place.fmt.title, *(f"{n:,}" for n in numbers))
+    return result
 
 
 def _counts(stats: Stats) -> str:

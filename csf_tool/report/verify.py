@@ -24,6 +24,9 @@ def verify_json(verified: Verified) -> dict[str, Any]:
         "kind": verified.kind,
         "against": verified.against,
         "device": verified.device,
+        "quick": verified.quick,
+        "shards": dict(zip(("checked", "of"), verified.shards, strict=True)),
+        "failed_files": verified.failed_files,
         "checks": [
             {
                 "name": check.name,
@@ -73,10 +76,17 @@ def _verdict(verified: Verified) -> Text:
     failed = [check.name for check in verified.checks if check.status is Status.FAILED]
     if failed:
         head, style = f"FAILED: {', '.join(failed)}.", "bold red"
+    elif verified.quick:
+        head, style = "NO FAULT FOUND in headers and sizes; no data was read.", "yellow"
     elif verified.source.holds or verified.reference.holds:
         head, style = "VERIFIED.", "green"
+    elif verified.stored.holds:
+        head, style = "VERIFIED AS PUBLISHED; what the original was, nothing here says.", "green"
     else:
         head, style = "NO FAULT FOUND, which proves little: a zeroed stream is well-formed too.", "yellow"
+    checked, there = verified.shards
+    if checked < there:
+        head += f" Only {checked} of {there} shards were looked at."
     proved = f" Proved: {'; '.join(verified.proved)}." if verified.proved else " Nothing was proved."
     unproved = f" Not proved: {'; '.join(verified.unproved)}." if verified.unproved else ""
     return Text.assemble((head, style), escape(proved), escape(unproved))

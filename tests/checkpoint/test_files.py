@@ -10,7 +10,6 @@ import pytest
 from csf_tool.checkpoint.files import (
     CHUNK_BYTES,
     RandomReader,
-    lfs_pointer,
     load_json,
     parse_json,
     relative_files,
@@ -255,17 +254,6 @@ def test_what_stands_where_json_should_be(tmp_path: Path, content: bytes, reason
 def test_a_missing_json_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="x: not there"):
         load_json(tmp_path / "x", "x")
-
-
-@pytest.mark.parametrize(
-    "head", [b"version https://git-lfs.github.com/spec/v1", b"version https://git-lfs.github.com/spec/v9\n\xff"]
-)
-def test_a_pointer_that_says_little_is_still_a_pointer(head: bytes) -> None:
-    assert "sha256:?, ? bytes" in (lfs_pointer(head) or "")
-
-
-def test_other_texts_are_no_pointers() -> None:
-    assert lfs_pointer(b"version 1") is None
 
 
 # Names

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from csf_tool.checkpoint.downloads import NOTES
 from csf_tool.checkpoint.hashes import (
-    DOWNLOAD_METADATA,
     PublishedHash,
     damaged_evidence,
     download_commits,
@@ -223,7 +223,7 @@ def test_files_that_are_gone_are_still_known_of(tmp_path: Path) -> None:
     root = mini_hf(tmp_path / "noted")
     (root / "assets").mkdir()
     for name in ("tokenizer.json", "assets/chat.json"):
-        note = root / DOWNLOAD_METADATA / f"{name}.metadata"
+        note = root / NOTES / f"{name}.metadata"
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(f"{'1' * 40}\n{'a' * 40}\n1.0\n")
     (root / "assets" / "chat.json").write_text("{}")
@@ -266,7 +266,7 @@ def test_a_line_of_a_sums_file_that_was_a_hash_once(tmp_path: Path, line: str, i
 
 @pytest.mark.parametrize("note", ["", "1" * 40, f"{'1' * 40}\n{'a' * 39}g\n1.0\n"])
 def test_a_note_of_a_download_without_a_hash_is_a_warning(tmp_path: Path, note: str) -> None:
-    path = mini_hf(tmp_path) / DOWNLOAD_METADATA / f"{ONE}.metadata"
+    path = mini_hf(tmp_path) / NOTES / f"{ONE}.metadata"
     path.parent.mkdir(parents=True)
     path.write_text(note)
     [problem] = damaged_evidence(open_checkpoint(tmp_path))

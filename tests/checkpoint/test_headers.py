@@ -116,7 +116,7 @@ def test_a_header_of_the_greatest_length_is_read(shard: Path) -> None:
 
 
 def test_a_zero_header_length(shard: Path) -> None:
-    assert "the header does not start with '{'" in refused(shard, bytes(64))
+    assert "the header does not start with '{'" in refused(shard, bytes(8) + b"\xff" * 56)
 
 
 def test_an_lfs_pointer_says_what_it_stands_for(shard: Path) -> None:
@@ -137,7 +137,8 @@ def test_a_web_page(shard: Path, page: bytes) -> None:
 @pytest.mark.parametrize("body", [b'{"error": "Repository not found"}', b'["error", "not found"]'])
 def test_an_error_message_saved_as_json(shard: Path, body: bytes) -> None:
     assert refused(shard, body) == (
-        "x.safetensors: is JSON text, not a safetensors file (an error message that was saved?)"
+        "x.safetensors: is JSON text, not a safetensors file: an error message that was saved? "
+        f"It begins {body.decode()!r}; download it again"
     )
 
 

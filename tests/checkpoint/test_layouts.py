@@ -202,7 +202,9 @@ def test_a_download_that_has_only_begun(tmp_path: Path, folder: str) -> None:
     if folder == "snapshots/0":  # not searched: a path given by mistake may be a whole disk
         assert "not a checkpoint" in refused(tmp_path, UsageError)
     else:
-        assert "an incomplete download (1 .incomplete files): download it again" in refused(tmp_path, CheckpointError)
+        assert "an incomplete download (1 unfinished file, as abc.incomplete): download it again" in refused(
+            tmp_path, CheckpointError
+        )
 
 
 # Serving directories
@@ -263,7 +265,7 @@ def test_a_serving_directory_with_shards_in_it_is_opened_as_it_is(tmp_path: Path
 # Half and half
 
 
-MIXED = "a container and a Hugging Face checkpoint in one folder?"
+MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
 
 
 def test_a_container_and_shards_in_one_folder(tmp_path: Path) -> None:
@@ -371,7 +373,9 @@ def test_without_an_index_the_shards_are_taken_as_they_are(tmp_path: Path) -> No
     (mini_hf(tmp_path, 3) / INDEX).unlink()
     checkpoint = open_checkpoint(tmp_path)
     assert (checkpoint.layout, len(checkpoint.planes)) == (Layout.HF, 9)
-    assert [str(p) for p in checkpoint.problems] == ["no index lists the shards: they are taken as they are"]
+    assert [str(p) for p in checkpoint.problems] == [
+        "no index lists the shards: they are taken as they are; expand and compress write one"
+    ]
 
 
 def test_an_index_of_nothing(tmp_path: Path) -> None:
@@ -468,7 +472,7 @@ def test_a_tensor_that_stands_in_two_shards(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.safetensors", [Tensor("model.layers.0.norm.weight", "BF16", (5,), bytes(10))])
     found = problems(tmp_path)
     name, listed = "a.safetensors: model.layers.0.norm.weight", shard_name(1, 2)
-    assert f"{name}: stands in {listed} as well: which of them counts cannot be known" in found
+    assert f"{name}: stands in {listed} as well: which of them counts cannot be known; move one file away" in found
     assert f"{name}: {INDEX} places it in {listed}" in found
 
 

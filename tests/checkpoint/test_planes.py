@@ -368,7 +368,7 @@ def test_dense_mxfp4_scales_of_both_dtypes(tmp_path: Path) -> None:
         ("F8_E8M0", (16, 2), "F8_E4M3", (16, 64)),  # MXFP8
         ("F32", (16, 4), "U8", (16, 32)),
         ("BF16", (1, 1), "F8_E4M3", (128, 128)),  # 128x128 blocks
-        ("F8_E4M3", (128, 4), "U8", (100, 32)),  # padded and tiled
+        ("F8_E4M3", (112, 4), "U8", (100, 32)),  # padded, to no tiles
         ("F8_E4M3", (4, 16, 4), "U8", (4, 16, 32)),  # stacked experts
         ("F8_E4M3", (16, 2), "U8", (16, 32)),  # neither group size
         ("F8_E4M3", (), "U8", (16, 32)),
@@ -388,7 +388,7 @@ def test_scales_that_are_no_fp4_planes(
             nbytes *= n
         tensors.append(Tensor(f"x.{name}", dtype, shape, bytes(nbytes)))
     checkpoint = opened(tmp_path, tensors)
-    assert (checkpoint.planes, checkpoint.dense_planes, checkpoint.problems) == ([], [], [])
+    assert (checkpoint.planes, checkpoint.dense_planes, errors(checkpoint.problems)) == ([], [], [])
 
 
 def test_a_dense_scale_whose_rows_no_csf_plane_has_is_still_a_dense_plane(tmp_path: Path) -> None:

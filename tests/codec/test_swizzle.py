@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csf_tool.codec.swizzle import TILE_BYTES, padded_shape, swizzle, unswizzle
+from csf_tool.codec.swizzle import swizzle, unswizzle
+from csf_tool.codec.tiles import TILE_BYTES, padded_shape
 
 
 def place(row: int, col: int, cols: int) -> int:

@@ -1,0 +1,73 @@
+"""What a file is when it is not what its name says: a pointer, a web page, an error message, another format."""
+
+import re
+
+HEAD_BYTES = 512
+"""How much of a file's start is looked at."""
+
+JSON = "JSON"
+SAFETENSORS = "a safetensors file"
+
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_XET_POINTER = b"# xet version"
+_QUOTED_CHARACTERS = 80
+
+_FORMATS = {
+    b"PK\x03\x04": "a ZIP archive, as torch's .bin and .pt files are",
+    b"\x80\x02": "a Python pickle, as torch's old .bin files are",
+    b"GGUF": "a GGUF file",
+    b"\x1f\x8b": "gzip-compressed",
+    b"\x28\xb5\x2f\xfd": "zstd-compressed",
+    b"\x89HDF": "an HDF5 file",
+}
+"""First bytes of what is found under such names."""
+
+
+def disguise(head: bytes, wanted: str) -> str | None:
+    """What a file is whose first bytes are `head`, and what to do; None if it may well be what is `wanted`.
+
+    Only for files that cannot be read as what they should be: a good one may begin with any bytes.
+    """
+    if pointer := _pointer(head):
+        return pointer
+    if head.lstrip()[:1] == b"<":
+        return "is a web page (HTML or XML), not the file itself: download it again"
+    for magic, title in _FORMATS.items():
+        if head.startswith(magic):
+            return f"is {title}, not {wanted}"
+    if len(head) >= 8 and not any(head):
+        return "begins with zeros: a download made room for it and never filled it; download it again"
+    return _text(head, wanted)
+
+
+def _pointer(head: bytes) -> str | None:
+    """What a git-LFS or Xet pointer promises."""
+    lines = head.decode("ascii", "replace").splitlines()
+    if head.startswith(_LFS_POINTER):
+        fields = dict(line.split(" ", 1) for line in lines if " " in line)
+        kind, promised = "git-LFS", f"{fields.get('oid', 'sha256:?')}, {fields.get('size', '?')} bytes"
+        remedy = "run `git lfs pull`, or download the file again"
+    elif head.startswith(_XET_POINTER):
+        fields = dict(re.split(r"\s*=\s*", line, maxsplit=1) for line in lines if "=" in line)
+        kind, promised = "git-Xet", f"Xet hash {fields.get('hash', '?')}, {fields.get('filesize', '?')} bytes"
+        remedy = "download the file again, with `hf download`"
+    else:
+        return None
+    return f"is a {kind} pointer, not the file itself (it stands for {promised}): {remedy}"
+
+
+def _text(head: bytes, wanted: str) -> str | None:
+    """An error message that was saved, in its own words."""
+    try:
+        text = head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.start < len(head) - 3:  # not just a last character that is cut
+            return None
+        text = head[: error.start].decode("utf-8")
+    text = text.strip()
+    is_json = text.startswith(("{", "["))
+    if not text or not all(c.isprintable() or c.isspace() for c in text) or (is_json and wanted == JSON):
+        return None
+    quoted = text.splitlines()[0][:_QUOTED_CHARACTERS]
+    what = "JSON text" if is_json else "text"
+    return f"is {what}, not {wanted}: an error message that was saved? It begins {quoted!r}; download it again"

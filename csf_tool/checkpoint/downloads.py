@@ -1,0 +1,28 @@
+"""What downloaders leave beside the files that they bring: notes of what came, and files that never came whole."""
+
+from pathlib import Path
+
+NOTES = ".cache/huggingface/download"
+"""Where `hf download --local-dir` notes each file's commit and ETag, and keeps what is not complete."""
+
+_UNFINISHED = (
+    "*.incomplete",  # hf download
+    "*.aria2",  # aria2, and hfd with it: beside a file that may have its full size already
+    "*.part",
+    "*.partial",  # rclone, curl wrappers, browsers; csf-tool's own have a name that begins with a dot
+    "*.crdownload",
+    ".*.safetensors.??????",  # rsync
+)
+
+
+def unfinished_downloads(folder: Path) -> list[Path]:
+    """Files in and around a checkpoint's folder that a downloader has begun and not finished.
+
+    Only where downloads keep them: a path given by mistake may be a whole disk.
+    """
+    around = [folder, folder / "tensors", folder / "blobs"]
+    if folder.parent.name == "snapshots":
+        around.append(folder.parent.parent / "blobs")
+    found = {path for place in around for pattern in _UNFINISHED for path in place.glob(pattern)}
+    notes = folder / NOTES
+    return sorted(found | set(notes.rglob("*.incomplete") if notes.is_dir() else ()))

@@ -1,0 +1,53 @@
+"""Block scales that are not what they look like: of stacked experts, or padded and perhaps in tile order."""
+
+from collections.abc import Iterable
+
+from csf_tool.checkpoint.model import DenseTable, Shard
+from csf_tool.checkpoint.names import SCALE_SUFFIXES
+from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.text import count
+
+_STACKED_SUFFIXES = (*SCALE_SUFFIXES, "_scales")
+"""Suffixes of block scales, those of gpt-oss's stacks among them."""
+
+_QUANTIZATION_METADATA = "_quantization_metadata"
+"""Metadata of a shard whose scales another tool (ComfyUI's) may have stored in tile order."""
+
+
+def stacked_scales(shards: Iterable[Shard]) -> list[Problem]:
+    """One warning where scales have three dimensions or more: experts that were stacked into one tensor."""
+    found = [
+        (shard.name, name, shape)
+        for shard in shards
+        for name, shape in zip(shard.header.names, shard.header.shapes, strict=True)
+        if len(shape) > 2 and name.endswith(_STACKED_SUFFIXES)
+    ]
+    if not found:
+        return []
+    file, name, shape = found[0]
+    more = f", as are {len(found) - 1} more" if len(found) > 1 else ""
+    text = f"is {list(shape)}: scales of stacked experts{more}; CSF planes are of one matrix, so these stay as they are"
+    return [Problem(file, name, text, Severity.WARNING)]
+
+
+def doubtful_scales(table: DenseTable, shards: Iterable[Shard]) -> dict[str, str]:
+    """Dense scales whose bytes may not be row after row of their matrix, each with what tells so.
+
+    The order cannot be read from a shape. What can be seen is padding, and what a shard's metadata say.
+    """
+    marked = {shard.name for shard in shards if _QUANTIZATION_METADATA in shard.header.metadata}
+    if not marked:
+        return table.padded
+    places = zip(table.names, table.scales, strict=True)
+    of_marked = [name for name, row in places if table.stored.shards[row].name in marked]
+    return dict.fromkeys(of_marked, f"its shard has {_QUANTIZATION_METADATA}") | table.padded
+
+
+def warn_of(doubtful: dict[str, str]) -> list[Problem]:
+    """One warning for all of them."""
+    if not doubtful:
+        return []
+    name, why = next(iter(doubtful.items()))
+    text = f"its layout is unknown, {why}: padded, or in tiles? So {count(len(doubtful), 'block scale')}; "
+    text += "no byte of them is moved, and compress takes them only with --allow-padded"
+    return [Problem("", name, text, Severity.WARNING)]

@@ -1,0 +1,147 @@
+"""What byte values the block scales have, layer by layer. Odd ones are data like any other: nothing changes them."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
+from csf_tool.checkpoint.names import layer_of, natural_key
+from csf_tool.checkpoint.problems import Problem
+from csf_tool.checkpoint.streams import PlaneStreams, Readers
+from csf_tool.codec.formats import CsfFormat
+from csf_tool.codec.values import scale_values
+from csf_tool.csf_shards import read_scales
+from csf_tool.decoder import Decoder
+from csf_tool.errors import CheckpointError
+from csf_tool.jobs import SharedProgress, local_executor, run_jobs
+from csf_tool.progress import Progress
+
+_VALUES = 256
+
+
+class Place(NamedTuple):
+    """Where scales are counted together: a layer, and the format of its scales."""
+
+    layer: str
+    fmt: CsfFormat
+
+
+@dataclass
+class ByteCounts:
+    """How often each byte value occurs: `of[256]`."""
+
+    of: NDArray[np.int64]
+    fmt: CsfFormat
+
+    @property
+    def scales(self) -> int:
+        """All scales."""
+        return int(self.of.sum())
+
+    @property
+    def nan(self) -> int:
+        """Scales that are not a number."""
+        return int(self.of[np.isnan(scale_values(self.fmt))].sum())
+
+    @property
+    def negative(self) -> int:
+        """Numbers with the sign bit set, -0 among them; none in a format without one."""
+        return int(self.of[np.signbit(scale_values(self.fmt))].sum())
+
+    @property
+    def zero(self) -> int:
+        """Bytes 0x00: the number 0 in E4M3, the smallest power of two in E8M0."""
+        return int(self.of[0])
+
+
+@dataclass
+class ScaleBytes:
+    """The counts, and the planes that could not be counted."""
+
+    counts: dict[Place, ByteCounts] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass
+class _ShardPlanes:
+    """The planes of one shard, compressed and dense."""
+
+    csf: list[Plane] = field(default_factory=list)
+    dense: list[DensePlane] = field(default_factory=list)
+
+    @property
+    def all(self) -> Iterator[Plane | DensePlane]:
+        """Both."""
+        yield from self.csf
+        yield from self.dense
+
+
+def count_scale_bytes(checkpoint: Checkpoint, decoder: Decoder, progress: Progress, jobs: int) -> ScaleBytes:
+    """Read and decode every block scale, and count bytes. A broken plane is a problem that does not stop the rest.
+
+    Raises:
+        EnvironmentFault: the system cannot read.
+    """
+    shards: dict[str, _ShardPlanes] = defaultdict(_ShardPlanes)
+    for plane in checkpoint.planes:
+        shards[plane.fixed.shard.name].csf.append(plane)
+    for dense in checkpoint.dense_planes:
+        shards[dense.scale.shard.name].dense.append(dense)
+    shared = SharedProgress(progress)
+    shared.start("count", sum(plane.rows * plane.cols for some in shards.values() for plane in some.all))
+    found: dict[Place, NDArray[np.int64]] = defaultdict(lambda: np.zeros(_VALUES, np.int64))
+    problems: list[Problem] = []
+
+    def add(_: _ShardPlanes, counter: _Counter) -> None:
+        for place, of in counter.counts.items():
+            found[place] += of
+        problems.extend(counter.problems)
+
+    with local_executor(jobs) as pool:
+        run_jobs(shards.values(), lambda shard: _Counter(shard, shared.advance).run(decoder), add, pool, shared.stop)
+    places = sorted(found, key=lambda place: (natural_key(place.layer), place.fmt.name))
+    problems.sort(key=lambda problem: (problem.file, problem.tensor))
+    return ScaleBytes({place: ByteCounts(found[place], place.fmt) for place in places}, problems)
+
+
+class _Counter:
+    """Counts the bytes of one shard's planes."""
+
+    def __init__(self, shard: _ShardPlanes, on_bytes: Callable[[int], None]) -> None:
+        self._shard = shard
+        self._on_bytes = on_bytes
+        self.counts: dict[Place, NDArray[np.int64]] = defaultdict(lambda: np.zeros(_VALUES, np.int64))
+        self.problems: list[Problem] = []
+
+    def run(self, decoder: Decoder) -> "_Counter":
+        """Go through the shard once."""
+        with Readers() as readers:
+            for decoded in decoder.decode(self._good_streams(readers)):
+                self._add(decoded.plane, decoded.scales)
+            for dense in self._shard.dense:
+                try:
+                    [read] = read_scales(readers, [dense])
+                    self._add(dense, read.scales)
+                except CheckpointError as error:
+                    self._skip(dense.scale.shard.name, dense.name, error)
+        return self
+
+    def _good_streams(self, readers: Readers) -> Iterator[PlaneStreams]:
+        for plane in self._shard.csf:
+            try:
+                yield readers.streams(plane).require_decodable()
+            except CheckpointError as error:
+                self._skip(plane.fixed.shard.name, plane.name, error)
+
+    def _add(self, plane: Plane | DensePlane, scales: NDArray[np.uint8]) -> None:
+        place = Place(layer_of(plane.name), plane.fmt)
+        self.counts[place] += np.bincount(scales.reshape(-1), minlength=_VALUES)
+        self._on_bytes(scales.size)
+
+    def _skip(self, file: str, name: str, error: CheckpointError) -> None:
+        text = str(error).removeprefix(f"{file}: ").removeprefix(f"{name}: ")
+        self.problems.append(Problem(file, name, f"not counted: {text}"))

@@ -1,0 +1,266 @@
+"""docs/troubleshooting.md is kept true: every message in it is produced here, and none is missing there."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.building import (
+    LFS_POINTER,
+    MXFP4,
+    NVFP4,
+    Tensor,
+    change_json,
+    compressed,
+    entry,
+    home_made,
+    matrix,
+    mini_container,
+    mini_dense,
+    mini_hf,
+    raw_file,
+    recipes_config,
+    shard_name,
+    streams,
+    write_json,
+    write_shard,
+)
+from tests.test_needs import GATE, INDEX, hf_download, hub_cache, only, overwrite, place, run, spoilt, without_shards
+from tests.test_needs import of_schema as schema
+
+ONE = shard_name(1, 2)
+FIXED, EXCEPTIONS = (f"{GATE}.weight_scale.nvfp4_csf_{kind}" for kind in ("fixed", "exceptions"))
+PAGE = Path(__file__).parent.parent / "docs" / "troubleshooting.md"
+
+Output = Callable[[Path], str]
+"""Makes a checkpoint in a folder, runs commands on it, and gives what they print."""
+
+
+def stats(make: Callable[[Path], object], name: str = "x") -> Output:
+    def output(folder: Path) -> str:
+        make(folder / name)
+        return run("stats", folder / name).output
+
+    return output
+
+
+def verify(make: Callable[[Path], object], *options: str) -> Output:
+    def output(folder: Path) -> str:
+        make(folder / "x")
+        return run("verify", folder / "x", *options).output
+
+    return output
+
+
+def expand(make: Callable[[Path], object], *options: str, to: Callable[[Path], object] = lambda _: None) -> Output:
+    def output(folder: Path) -> str:
+        make(folder / "x")
+        to(folder / "out")
+        return run("expand", folder / "x", folder / "out", *options).output
+
+    return output
+
+
+def of(make: Callable[[Path], object], *then: Callable[[Path], object]) -> Callable[[Path], Path]:
+    """A checkpoint, and what is done to it."""
+
+    def made(root: Path) -> Path:
+        make(root)
+        for step in then:
+            step(root)
+        return root
+
+    return made
+
+
+def gone(name: str) -> Callable[[Path], None]:
+    return lambda root: (root / name).unlink()
+
+
+def zeroed(*names: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        for name in names:
+            begin, end = place(root / ONE, name)
+            overwrite(root / ONE, begin, bytes(end - begin))
+
+    return change
+
+
+def first_bytes(tensor: str, data: bytes, file: str = ONE) -> Callable[[Path], None]:
+    return lambda root: overwrite(root / file, place(root / file, tensor)[0], data)
+
+
+def one_file(*tensors: Tensor) -> Callable[[Path], Path]:
+    return lambda root: write_shard(root / "model.safetensors", list(tensors))
+
+
+def one_raw(header: object, data: bytes) -> Callable[[Path], Path]:
+    return only("model.safetensors", raw_file(header, data))
+
+
+def config(document: object) -> Callable[[Path], Path]:
+    return lambda root: write_json(root / "config.json", document)
+
+
+def cut(root: Path) -> None:
+    (root / ONE).write_bytes((root / ONE).read_bytes()[:-7])
+
+
+def two_revisions(root: Path) -> None:
+    hf_download(root)
+    note = root / ".cache" / "huggingface" / "download" / f"{ONE}.metadata"
+    note.write_text(note.read_text().replace("b" * 40, "c" * 40))
+
+
+def serving(root: Path) -> None:
+    write_json(root / "config.json", {"quantization_config": {"quant_method": "nvfp4_csf", "checkpoint_root": "/gone"}})
+
+
+def of_another_source(root: Path) -> None:
+    """A container whose receipts and manifest agree on other scales than its streams give."""
+    mini_container(root)
+    receipt = root / "receipts" / f"{ONE}.json"
+    change_json(receipt, lambda r: next(iter(r["scales"].values())).update(source_sha256="0" * 64))
+
+
+def redundant(root: Path) -> None:
+    """The first exception moves into its row's window."""
+    fixed, _ = place(root / ONE, FIXED)
+    begin, _ = place(root / ONE, EXCEPTIONS)
+    overwrite(root / ONE, begin + 3, (root / ONE).read_bytes()[fixed : fixed + 1])
+
+
+def lists(folder: Path) -> str:
+    ours = hub_cache(mini_hf(folder / "in"), folder)
+    other = hub_cache(mini_hf(folder / "other", 1), folder, "c" * 40)
+    run("verify", ours, "--save-hashes", folder / "list")
+    return run("verify", other, "--manifest", folder / "list").output
+
+
+def shrinking(folder: Path) -> str:
+    """A shard of which another process has cut the end since its header was read."""
+    from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.decoder import NumpyDecoder
+    from csf_tool.progress import Silent
+    from csf_tool.verify import verify
+
+    opened = open_checkpoint(mini_hf(folder))
+    (folder / ONE).write_bytes((folder / ONE).read_bytes()[:-2000])
+    found = verify(opened, None, NumpyDecoder(), Silent())
+    return "\n".join(str(problem) for check in found.checks for problem in check.failures)
+
+
+def begun_elsewhere(folder: Path) -> str:
+    journal = {"schema": "csf-tool.journal/1", "tool": "csf-tool", "operation": "expand", "source": "0", "options": {}}
+    write_json(folder / "out" / ".csf-tool" / "journal.json", journal)
+    return run("expand", mini_hf(folder / "x"), folder / "out").output
+
+
+def linked(folder: Path) -> str:
+    snapshot = hub_cache(mini_hf(folder / "x"), folder)
+    return run("expand", snapshot, folder / "out", "--consume-source", "--yes").output
+
+
+def full(folder: Path) -> str:
+    usage = shutil.disk_usage(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10))
+        return expand(mini_hf)(folder)
+
+
+def plain_recipes(root: Path) -> None:
+    write_json(root / "config.json", recipes_config(2, csf=False))
+
+
+SCALE = matrix("m", NVFP4, 1)[2]
+LONE = streams(matrix("m", MXFP4, 1)[0], MXFP4)
+PAIR = compressed(matrix("m", NVFP4, 1), NVFP4)
+OVERLAP = {"a": entry("U8", [4], 0, 4), "b": entry("U8", [4], 2, 6)}
+HOLE = {"a": entry("U8", [2], 0, 2), "b": entry("U8", [2], 4, 6)}
+TWICE = {"quantization_config": {"quant_algo": "NVFP4"}, "text_config": {"quantization_config": {"quant_algo": "FP8"}}}
+
+MESSAGES: dict[str, Output] = {
+    "not a checkpoint: no manifest.json, no *.safetensors.index.json and no .safetensors file in it": stats(
+        only("a.csf")
+    ),
+    "not one of … shards can be read: none that … lists is there": stats(without_shards),
+    "an incomplete download (…)": stats(only("x.incomplete")),
+    "of a download or copy that was not finished": stats(of(mini_hf, lambda r: (r / "a.aria2").write_bytes(b"x"))),
+    "a csf-tool run into this folder is not finished": stats(
+        of(mini_hf, lambda root: write_json(root / ".csf-tool" / "journal.json", {}))
+    ),
+    "is a git-LFS pointer, not the file itself": stats(spoilt(LFS_POINTER, ONE)),
+    "is a web page (HTML or XML), not the file itself": stats(spoilt(b"<html>", ONE)),
+    "is JSON text, not a safetensors file: an error message that was saved?": stats(spoilt(b'{"error": 401}', ONE)),
+    "begins with zeros: a download made room for it and never filled it": stats(spoilt(bytes(900), ONE)),
+    "is not one that csf-tool reads (…): an older or newer container": stats(schema("lil-nvfp4-csf-checkpoint/0")),
+    "a container and a Hugging Face checkpoint in one folder?": stats(lambda root: mini_hf(mini_container(root))),
+    "is a serving directory, not a checkpoint": stats(serving),
+    "no index lists the shards": stats(of(mini_hf, gone(INDEX))),
+    "speaks of …, the tensors are …": stats(of(mini_dense, config({"quantization_config": {"format": "mxfp4-pack"}}))),
+    "quantization_config stands at the top and in text_config, and they differ": stats(of(mini_dense, config(TWICE))),
+    "its layout is unknown, …: padded, or in tiles?": stats(
+        lambda root: write_shard(root / "x.safetensors", matrix("m", NVFP4, 1), {"_quantization_metadata": ""})
+    ),
+    "scales of stacked experts": stats(one_file(Tensor("m.w_scales", "U8", (2, 2, 2), bytes(8)))),
+    "not there (missing, or a link to a missing blob)": stats(of(mini_hf, gone(ONE))),
+    "does not list this shard": stats(of(mini_hf, lambda root: write_shard(root / "more.safetensors", []))),
+    "stands in … as well: which of them counts cannot be known": stats(
+        of(mini_hf, lambda root: shutil.copy(root / ONE, root / "model-00001-of-00002 (1).safetensors"))
+    ),
+    "leaves the checkpoint's folder or is not a plain path": stats(
+        of(mini_hf, lambda root: change_json(root / INDEX, lambda i: i["weight_map"].update(x="../x.safetensors")))
+    ),
+    "… bytes are missing": stats(of(mini_hf, cut)),
+    "its data overlap those of …": stats(one_raw(OVERLAP, bytes(6))),
+    "a hole of … bytes lies before its data": stats(one_raw(HOLE, bytes(6))),
+    "weight tensor is entirely zero": verify(of(mini_hf, zeroed(f"{GATE}.weight"))),
+    "its fixed stream is entirely zero, its exceptions are not": verify(of(mini_hf, zeroed(FIXED))),
+    "sha256 is …, … says …": verify(of(mini_container, first_bytes(f"{GATE}.weight", b"\1\2\3", f"tensors/{ONE}"))),
+    "the files come from different revisions": verify(of(mini_hf, two_revisions)),
+    "decodes to SHA-256 …, the source's is …": verify(of_another_source),
+    "it shrank while it was read": shrinking,
+    "NO FAULT FOUND, which proves little": verify(mini_hf),
+    "size-based: a copy of that size with other bytes has the same one": lambda folder: (
+        run("identity", mini_hf(folder)).output
+    ),
+    "is a list of revision …": lists,
+    "base … is above …": verify(of(mini_hf, first_bytes(FIXED, b"\xff"))),
+    "has no … exception list beside …": stats(one_file(PAIR[2])),
+    "its geometry is unknown: a 1-D fixed stream, no weight beside it and no receipt": stats(one_file(*LONE)),
+    "the sources of its geometry contradict each other: …": stats(
+        one_file(*streams(SCALE, NVFP4), Tensor("m.weight", "U8", (16, 64), bytes(1024)))
+    ),
+    "is stored dense as well as in CSF streams": stats(one_file(*PAIR, SCALE)),
+    "is a stream of a codec that this csf-tool does not know": stats(
+        one_file(*PAIR, Tensor("n.weight_scale.nvfp6_csf_fixed", "U8", (4,), bytes(4)))
+    ),
+    "lies inside its row's window": verify(of(mini_hf, redundant)),
+    "receipts: not there": verify(home_made),
+    "the manifest says …": verify(
+        of(mini_container, lambda root: change_json(root / "build-contract.json", lambda c: c.update(family="other")))
+    ),
+    "has CSF streams, but its recipe is not marked weight_scale_encoding: csf": stats(of(mini_hf, plain_recipes)),
+    "not expanded: …": expand(of(mini_hf, gone(ONE))),
+    "holds no CSF planes: nothing to expand": expand(mini_dense),
+    "0 planes matched": lambda folder: run("compress", mini_dense(folder / "x"), folder / "out").output,
+    "are needed, … are free": full,
+    "is not empty; give a new or empty folder": expand(mini_hf, to=only("a")),
+    "does not belong there: remove what is wrong, and run again": expand(mini_hf, "--adopt", to=only("config.json")),
+    "holds an unfinished run of something else": begun_elsewhere,
+    "must not lie inside one another": lambda folder: run("expand", mini_hf(folder), folder / "out").output,
+    "is a link (into a Hub cache?), not a file of its own": linked,
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_the_message_is_what_a_user_sees(tmp_path: Path, message: str) -> None:
+    pattern = ".+".join(re.escape(part) for part in message.split("…"))
+    output = MESSAGES[message](tmp_path)
+    assert re.search(pattern, output), output
+
+
+def test_the_page_has_exactly_these_messages() -> None:
+    assert re.findall(r"^### `(.+)`$", PAGE.read_text(), re.M) == list(MESSAGES)
