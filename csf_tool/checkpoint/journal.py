@@ -87,15 +87,16 @@ class Journal:
             EnvironmentFault: another process has it, or the system cannot write.
         """
         journal = cls(destination)
-        journal._require_fit(run, beside)
-        journal._make_folders()
-        held = journal._acquire(wait=not alone)
+        held = journal._enter(run, beside, wait=not alone)
         try:
-            journal._require_fit(run, beside)  # again, now that no other run can be at it
+            # Looked at once: another process that closes the run has let go of the lock, and removes this next.
             journal._was_closing = (destination / CLOSING).is_file()
-            if not has_journal(destination):
+            journal._require_fit(run, beside)  # again, now that no other run can be at it
+            if not journal._was_closing and not has_journal(destination):
                 journal._folder.write(_DESCRIPTION, render_json(_describe(run)))
         except BaseException:
+            if not has_journal(destination):  # then its folder was made just now, and for nothing
+                shutil.rmtree(destination / FOLDER, ignore_errors=True)
             held.close()
             raise
         if alone:
@@ -105,6 +106,15 @@ class Journal:
         for path in journal._partials():
             remove_abandoned(path)
         return journal
+
+    def _enter(self, run: Run, beside: Collection[str] | None, *, wait: bool) -> BinaryIO:
+        """The lock of a folder that fits the run. Another process may close its run meanwhile: then look again."""
+        for _ in range(_ATTEMPTS):
+            self._require_fit(run, beside)
+            with suppress(FileNotFoundError):
+                self._make_folders()
+                return self._acquire(wait=wait)
+        raise EnvironmentFault(f"{self._destination}: other processes keep removing {FOLDER} in it")
 
     @contextmanager
     def exclusive(self) -> Iterator[bool]:
@@ -128,7 +138,7 @@ class Journal:
             entry = json.loads(self._record_path(name).read_bytes())
             record = Record(int(entry["size"]), entry.get("sha256"))
         except FileNotFoundError:  # when a run that was complete is closed, records go first
-            return Record(size) if (self._destination / CLOSING).exists() else None
+            return Record(size) if self._was_closing or (self._destination / CLOSING).exists() else None
         except (ValueError, TypeError, LookupError):  # a damaged record says nothing: the file is written again
             return None
         return record if size == record.size else None
@@ -193,26 +203,42 @@ class Journal:
             (folder / _DESCRIPTION).replace(closing)
         for path in self._partials():
             path.unlink(missing_ok=True)
+        self._remove(folder)
+        closing.unlink(missing_ok=True)
         if self._held:
-            self._held.close()  # Windows and NFS keep a folder while a file in it is open
+            self._held.close()
+
+    def _remove(self, folder: Path) -> None:
+        """Remove the journal's folder, with the lock in it held as long as the system lets that be."""
         for _ in range(_ATTEMPTS):  # another part may have it open just then, to see that nothing is left to do
             shutil.rmtree(folder, ignore_errors=True)
             if not folder.exists():
-                break
+                return
+            if self._held:
+                self._held.close()  # Windows and NFS keep a folder while a file in it is open
             time.sleep(_PAUSE_SECONDS)
-        else:
-            shutil.rmtree(folder)
-        closing.unlink(missing_ok=True)
+        shutil.rmtree(folder)
 
     def _record_path(self, name: str) -> Path:
         return self._destination / FOLDER / _RECORDS / f"{_plain(name)}.json"
 
     def _acquire(self, *, wait: bool) -> BinaryIO:
-        """The lock file, locked until it is closed."""
-        held = (self._destination / FOLDER / _LOCK).open("r+b")
-        if lock(held.fileno(), wait=wait) is False:
+        """The lock file, locked until it is closed.
+
+        Raises:
+            FileNotFoundError: another process closed its run and removed the file, before this got it or after.
+            EnvironmentFault: another process has it, and this one does not `wait`.
+        """
+        path = self._destination / FOLDER / _LOCK
+        held = path.open("r+b")
+        try:
+            if lock(held.fileno(), wait=wait) is False:
+                raise EnvironmentFault(f"{self._destination}: another process is writing into it")
+            if not os.path.samestat(os.fstat(held.fileno()), path.stat()):
+                raise FileNotFoundError(path)
+        except BaseException:
             held.close()
-            raise EnvironmentFault(f"{self._destination}: another process is writing into it")
+            raise
         return held
 
     def _make_folders(self) -> None:
@@ -220,6 +246,8 @@ class Journal:
         try:
             (folder / _RECORDS).mkdir(parents=True, exist_ok=True)
             os.close(os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666))
+        except FileNotFoundError:
+            raise
         except OSError as error:
             raise writing_fault(str(folder), error) from error
 

@@ -1,0 +1,59 @@
+"""Runs that meet in one destination: the one that comes late finds a finished folder, and leaves it as it is."""
+
+from pathlib import Path
+
+import pytest
+
+from csf_tool.checkpoint import journal as module
+from csf_tool.checkpoint.journal import FOLDER, Journal, Record, Run
+from csf_tool.checkpoint.writer import CLOSING
+from csf_tool.errors import UsageError
+
+RUN = Run("expand", "the source", {})
+
+
+def finished_run(destination: Path) -> Journal:
+    """A run whose only file is there, about to be closed."""
+    journal = Journal.open(destination, RUN)
+    journal.finish("model.safetensors", Record(4))
+    (destination / "model.safetensors").write_bytes(b"done")
+    return journal
+
+
+@pytest.mark.parametrize("moment", ["before the lock is asked for", "while it is waited for"])
+def test_a_run_that_is_closed_while_the_same_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    first = finished_run(tmp_path)
+    step = "_acquire" if moment.startswith("before") else "lock"
+    owner = Journal if step == "_acquire" else module
+    usual = getattr(owner, step)
+
+    def closed_meanwhile(*args: object, **kwargs: object) -> object:
+        monkeypatch.setattr(owner, step, usual)
+        first.close()
+        return usual(*args, **kwargs)
+
+    monkeypatch.setattr(owner, step, closed_meanwhile)
+    with pytest.raises(UsageError, match="not empty"):
+        Journal.open(tmp_path, RUN)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_run_that_begins_while_the_same_one_is_nearly_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its journal is gone, what says that it was complete not yet: the second finds all done, and closes again."""
+    first = finished_run(tmp_path)
+    usual = Path.unlink
+    late: list[Journal] = []
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.name == CLOSING and not late:
+            late.append(Journal.open(tmp_path, RUN))
+        usual(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    first.close()
+    assert not (tmp_path / FOLDER / "journal.json").exists()
+    assert late[0].finished("model.safetensors") == Record(4)
+    late[0].close()
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
