@@ -20,10 +20,17 @@ from csf_tool.version import __version__
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from csf_tool.checkpoint.hashes import PublishedHash
+    from csf_tool.checkpoint.hub import HubRepo
+    from csf_tool.checkpoint.model import Checkpoint
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 TRACEBACK_VARIABLE = "CSF_TOOL_TRACEBACK"
+
+_hubs: "list[HubRepo]" = []
+"""Repositories in use: what still waits to be fetched from them stops when the command ends."""
 
 _INTERRUPTED = 130
 _NOT_HERE = 3
@@ -75,8 +82,12 @@ class By(StrEnum):
 
 
 CheckpointArgument = Annotated[
-    Path,
-    typer.Argument(metavar="CHECKPOINT", help="A checkpoint's folder (either CSF layout), or one .safetensors file."),
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="A checkpoint's folder (either CSF layout), one .safetensors file, or a repository on the "
+        "Hugging Face Hub: org/name or org/name@revision.",
+    ),
 ]
 DestinationArgument = Annotated[Path, typer.Argument(metavar="DEST", help="A new or empty folder.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
@@ -128,6 +139,9 @@ def _guarded(command: Callable[P, int]) -> Callable[P, None]:
             if os.environ.get(TRACEBACK_VARIABLE) == "1":
                 raise
             code = _explain(error)
+        finally:
+            while _hubs:
+                _hubs.pop().stop()
         raise typer.Exit(code)
 
     return run
@@ -150,6 +164,25 @@ def _say(message: str) -> None:
     from csf_tool.text import escape
 
     print_err(f"csf-tool: {escape(message)}")
+
+
+def _open(argument: str) -> "Checkpoint":
+    """The checkpoint that an argument names, here or on the Hub."""
+    from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.checkpoint.source import find_source
+
+    source = find_source(argument, _say)
+    if not isinstance(source, Path):
+        _hubs.append(source)
+    return open_checkpoint(source)
+
+
+def _listed_hashes(name: str) -> "list[PublishedHash]":
+    """The hashes that the Hub lists for the files of a repository."""
+    from csf_tool.checkpoint.hub import list_repo
+    from csf_tool.checkpoint.source import HubName
+
+    return list_repo(HubName.parse(name)).published_hashes()
 
 
 def _ask(question: str) -> None:
@@ -216,15 +249,16 @@ def stats(
     csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local
     csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local --by layer --figure scales.svg
     """
-    from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
+    from csf_tool.checkpoint.layouts import no_garbage_collection
     from csf_tool.checkpoint.problems import errors
     from csf_tool.report.console import print_problems
     from csf_tool.report.stats import stats_json, stats_report
     from csf_tool.stats import collect_stats
+    from csf_tool.text import size
 
     _check_figure(figure)
     with no_garbage_collection():
-        opened = open_checkpoint(checkpoint)
+        opened = _open(checkpoint)
         found = collect_stats(opened)
     if figure:
         from csf_tool.report.figures import save, stats_figure
@@ -240,6 +274,8 @@ def stats(
             found.scale_bytes = count_scale_bytes(opened, make_decoder("auto"), progress, default_jobs())
         found.problems = found.problems + found.scale_bytes.problems
     _show(found, stats_json, lambda found: stats_report(found, by.value), as_json)
+    if opened.hub and opened.is_remote:
+        _say(f"{opened.label}: read from the Hub: {size(opened.hub.bytes_by_range)} of its shards' headers")
     print_problems(found.problems)
     return 1 if errors(found.problems) else 0
 
@@ -249,9 +285,19 @@ def stats(
 def verify(
     checkpoint: CheckpointArgument,
     against: Annotated[
-        Path | None,
-        typer.Option(metavar="DENSE", help="A dense checkpoint that every tensor, config and tokenizer must equal."),
+        str | None,
+        typer.Option(
+            metavar="DENSE",
+            help="A dense checkpoint, here or on the Hub, that every tensor, config and tokenizer must equal.",
+        ),
     ] = None,
+    hub: Annotated[
+        str | None,
+        typer.Option(metavar="ORG/NAME[@REVISION]", help="Compare the files' hashes with those that the Hub lists."),
+    ] = None,
+    all_tensors: Annotated[
+        bool, typer.Option("--all-tensors", help="On the Hub: fetch every tensor, not just the scales.")
+    ] = False,
     device: DeviceOption = "auto",
     cross_check: Annotated[
         CrossCheckBy, typer.Option(help="Planes decoded on a GPU to be compared with the CPU's decode.")
@@ -283,7 +329,7 @@ def verify(
     csf-tool verify ~/models/Qwen3.8-Flash-Next-FP4-Local --against ~/models/Qwen3.8-Flash-Next-NVFP4
     """
     from csf_tool.checkpoint.hash_list import read_hash_list
-    from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
+    from csf_tool.checkpoint.layouts import no_garbage_collection
     from csf_tool.decoder import CrossCheck, NumpyDecoder, make_decoder
     from csf_tool.jobs import default_jobs, drops_cache
     from csf_tool.report.progress import progress_bar
@@ -296,12 +342,14 @@ def verify(
     if save_hashes and (only or save_hashes.exists()):
         raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
     with no_garbage_collection():
-        opened = open_checkpoint(checkpoint)
-        reference = open_checkpoint(against) if against else None
+        opened = _open(checkpoint)
+        reference = _open(against) if against else None
         decoder = NumpyDecoder() if quick else make_decoder(device, CrossCheck(cross_check.value), _say)
         options = VerifyOptions(
             jobs=jobs or default_jobs(),
             drop_cache=drops_cache(opened, drop_cache),
+            all_tensors=all_tensors,
+            published=_listed_hashes(hub) if hub else [],
             only=tuple(only or ()),
             quick=quick,
             listed=read_hash_list(manifest) if manifest else None,
@@ -353,7 +401,6 @@ def expand(
     csf-tool expand ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
     csf-tool expand ~/models/Kimi-K3-MXFP4-CSF /data/Kimi-K3-MXFP4 --consume-source
     """
-    from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.checkpoint.problems import warnings
     from csf_tool.cluster import RemoteDecoder, cluster_executor
     from csf_tool.consume import finish_removal
@@ -365,15 +412,18 @@ def expand(
     from csf_tool.report.expand import expand_json, expand_report
     from csf_tool.report.progress import progress_bar
 
-    if consume_source and finish_removal(checkpoint, destination):
+    if consume_source and finish_removal(Path(checkpoint), destination):
         print_err(f"{destination} was complete already; what was left to remove is gone")
         return 0
-    opened = open_checkpoint(checkpoint.absolute() if cluster else checkpoint)
+    is_here = Path(checkpoint).exists()
+    opened = _open(str(Path(checkpoint).absolute()) if cluster and is_here else checkpoint)
+    if cluster and opened.is_remote:
+        raise UsageError(f"{opened.label}: workers of a cluster read files: fetch it first with `hf download`")
     print_problems(warnings(opened.problems))  # errors are raised by the operation, or excused by it
     if consume_source and (part or cluster):
         raise UsageError("--consume-source removes what other parts may need: run it without --shards and --cluster")
     if consume_source and not yes:
-        _ask(f"Every shard of {opened.path} will be removed once its replacement is proven. Go on?")
+        _ask(f"Every shard of {opened.label} will be removed once its replacement is proven. Go on?")
     options = ExpandOptions(
         jobs=jobs or default_jobs(),
         part=Part.parse(part),
@@ -403,7 +453,6 @@ def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_
     csf-tool finish ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
     csf-tool finish ~/models/Kimi-K3-MXFP4-CSF /data/Kimi-K3-MXFP4 --json
     """
-    from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.decoder import NumpyDecoder
     from csf_tool.errors import EnvironmentFault
     from csf_tool.expand import NOTHING, ExpandOptions
@@ -411,7 +460,7 @@ def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_
     from csf_tool.progress import Silent
     from csf_tool.report.expand import expand_json, expand_report
 
-    done = run(open_checkpoint(checkpoint), destination, NumpyDecoder(), Silent(), ExpandOptions(part=NOTHING))
+    done = run(_open(checkpoint), destination, NumpyDecoder(), Silent(), ExpandOptions(part=NOTHING))
     if done.missing:
         raise EnvironmentFault(f"{destination}: not complete: {len(done.missing)} shards missing, as {done.missing[0]}")
     _show(done, expand_json, expand_report, as_json)
@@ -421,7 +470,9 @@ def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_
 @app.command(rich_help_panel=WRITE)
 @_guarded
 def compress(
-    dense: Annotated[Path, typer.Argument(metavar="DENSE", help="A dense NVFP4 or MXFP4 checkpoint.")],
+    dense: Annotated[
+        str, typer.Argument(metavar="DENSE", help="A dense NVFP4 or MXFP4 checkpoint, here or on the Hub.")
+    ],
     destination: DestinationArgument,
     to: Annotated[
         To | None, typer.Option(help="The layout to write.", show_default="hf for NVFP4, container for MXFP4")
@@ -452,7 +503,6 @@ def compress(
     csf-tool compress ~/models/GLM-5.3-Flash-NVFP4 /data/GLM-5.3-Flash-CSF --to container --exclude '*.layers.45.*'
     """
     from csf_tool.checkpoint.container_documents import StatedOrigin
-    from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.checkpoint.model import Layout
     from csf_tool.checkpoint.problems import warnings
     from csf_tool.compress import CompressOptions
@@ -465,7 +515,7 @@ def compress(
     from csf_tool.report.progress import progress_bar
     from csf_tool.selection import Rules
 
-    opened = open_checkpoint(dense)
+    opened = _open(dense)
     print_problems(warnings(opened.problems))
     options = CompressOptions(
         layout=Layout(to.value) if to else None,
@@ -485,7 +535,7 @@ def compress(
 @app.command(rich_help_panel=WRITE)
 @_guarded
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="A CSF checkpoint.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A CSF checkpoint, here or on the Hub.")],
     destination: DestinationArgument,
     to: Annotated[ConvertTo, typer.Option(help="The layout to write.")],
     link: Annotated[bool, typer.Option("--link", help="Hard-link unchanged shards instead of copying.")] = False,
@@ -506,7 +556,6 @@ def convert(
     csf-tool convert ~/models/Qwen-CSF-container /data/Qwen-serving --to serving --checkpoint-root /models/csf
     """
     from csf_tool.checkpoint.container_documents import StatedOrigin
-    from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.checkpoint.problems import warnings
     from csf_tool.convert import Options, Target
     from csf_tool.convert import convert as run
@@ -514,7 +563,7 @@ def convert(
     from csf_tool.report.convert import convert_json, convert_report
     from csf_tool.report.progress import progress_bar
 
-    opened = open_checkpoint(source)
+    opened = _open(source)
     print_problems(warnings(opened.problems))
     options = Options(link, checkpoint_root, StatedOrigin(family, source_model_id, source_revision), ignore_space)
     with progress_bar() as progress:
@@ -539,13 +588,12 @@ def identity(
     csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local
     csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local --hash --json
     """
-    from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.identity import find_identity
     from csf_tool.report.console import print_err, print_json, print_out
     from csf_tool.report.convert import identity_json
     from csf_tool.report.progress import progress_bar
 
-    opened = open_checkpoint(checkpoint)
+    opened = _open(checkpoint)
     with progress_bar() as progress:
         found = find_identity(opened, compute_hashes, progress)
     if as_json:
@@ -578,14 +626,13 @@ def inspect(
     csf-tool inspect ~/models/Qwen3.8-Flash-Next-FP4-Local --top 20
     csf-tool inspect ~/models/Qwen3.8-Flash-Next-FP4-Local '*.layers.3.*.17.gate_proj' --values
     """
-    from csf_tool.checkpoint.layouts import open_checkpoint
     from csf_tool.checkpoint.model import Plane
     from csf_tool.inspection import choose_planes, inspect_plane
     from csf_tool.report.console import print_problems
     from csf_tool.report.inspection import plane_json, plane_report, ranking_json, ranking_report
 
     _check_figure(figure)
-    opened = open_checkpoint(checkpoint)
+    opened = _open(checkpoint)
     print_problems(opened.problems)
     chosen = choose_planes(opened, plane)
     if len(chosen) == 1:
@@ -626,7 +673,7 @@ def plan(
     csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --gpu-memory 96GiB --tp 2
     csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --resident 24 --figure memory.png
     """
-    from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
+    from csf_tool.checkpoint.layouts import no_garbage_collection
     from csf_tool.checkpoint.problems import errors
     from csf_tool.plan import make_plan
     from csf_tool.report.console import print_problems
@@ -639,7 +686,7 @@ def plan(
     except ValueError as error:
         raise UsageError(f"--gpu-memory: {error}") from error
     with no_garbage_collection():
-        opened = open_checkpoint(checkpoint)
+        opened = _open(checkpoint)
         found = make_plan(opened, resident, memory, tp)
     if figure:
         from csf_tool.report.figures import plan_figure, save

@@ -44,6 +44,7 @@ from csf_tool.csf_shards import CsfShard, CsfShardJob, csf_shard, read_scales, w
 from csf_tool.decoder import Decoder
 from csf_tool.encoder import Encoder
 from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.fetch import bytes_to_fetch, room_to_fetch
 from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.kept_streams import KeptStreams
 from csf_tool.progress import Progress
@@ -108,6 +109,7 @@ def compress(
         EnvironmentFault: not enough room, or the system cannot write.
     """
     _refuse(checkpoint)
+    checkpoint.fetch_side_files()
     folder = Destination(destination, checkpoint.root)
     layout = options.layout or _default_layout(main_format(checkpoint.dense_planes))
     with KeptStreams(folder, hashes=layout is Layout.CONTAINER) as streams:
@@ -131,7 +133,7 @@ class _Compression:
         self._begun = time.monotonic()
         self._checkpoint = checkpoint
         self._folder, self._layout, self._options = folder, layout, options
-        self._encoder, self._decoder, self._progress = encoder, decoder, SharedProgress(progress)
+        self._encoder, self._decoder, self._progress = encoder, decoder, SharedProgress(progress, checkpoint)
         self._streams = streams
         self._configs = {f.name: load_json(f.path, f.name) for f in config_files(checkpoint)}
         self._selection = self._select()
@@ -139,7 +141,7 @@ class _Compression:
         self._sizes = {p.name: csf_bytes(p, self._selection.exceptions[p.name]) for p in self._selection.chosen}
         self._shards = self._csf_shards()
         self.result = Compressed(
-            source=str(checkpoint.path),
+            source=checkpoint.label,
             destination=str(folder.path),
             layout=self._layout,
             format=fmt,
@@ -170,7 +172,7 @@ class _Compression:
         if not selection.chosen:
             first = selection.left[0]
             raise UsageError(
-                f"{self._checkpoint.path}: 0 planes matched: {len(selection.left)} block scales stay dense, "
+                f"{self._checkpoint.label}: 0 planes matched: {len(selection.left)} block scales stay dense, "
                 f"as {first.plane.name}: {first.reason}"
             )
         return selection
@@ -196,6 +198,7 @@ class _Compression:
     def _count(self, planes: list[DensePlane]) -> dict[str, int]:
         counts = {}
         with Readers() as readers, readers.unchanged():
+            readers.expect(plane.scale for plane in planes)
             for encoded in self._encoder.encode(read_scales(readers, planes)):
                 counts[encoded.plane.name] = len(encoded.exceptions)
                 self._streams.keep(encoded)
@@ -323,14 +326,18 @@ class _Compression:
         total = sum(shard.size for shard in self._shards) + sum(f.size for f in files)
         done = Journal(self._folder.path).bytes_there(shard.name for shard in self._shards)
         if not self._options.ignore_space:
-            self._folder.require_space(total + records - done)
+            self._folder.require_space(
+                total + records - done + room_to_fetch(self._checkpoint.shards, self._options.jobs)
+            )
         options = {"layout": self._layout.value, **asdict(self._options.rules), **asdict(self._options.origin)}
         options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
         run = Run("compress", fingerprint(self._checkpoint), options)
         self._journal = Journal.open(self._folder.path, run, alone=True)
         self.result.bytes_written = total - done
         rebuilt = sum(s.source.size for s in self._shards) if self._layout is Layout.CONTAINER else 0
-        self._progress.start("compress", total - done + rebuilt)
+        there = Journal(self._folder.path)
+        to_fetch = bytes_to_fetch(s.source for s in self._shards if not there.finished(s.name))
+        self._progress.start("compress", total - done + rebuilt + to_fetch)
 
     def _write_shards(self) -> None:
         with_receipt = self._layout is Layout.CONTAINER
@@ -356,11 +363,11 @@ class _Compression:
 
 def _refuse(checkpoint: Checkpoint) -> None:
     if found := errors(checkpoint.problems):
-        raise CheckpointError(f"{checkpoint.path}: not compressed: {found[0]}")
+        raise CheckpointError(f"{checkpoint.label}: not compressed: {found[0]}")
     if checkpoint.planes:
-        raise UsageError(f"{checkpoint.path}: holds CSF planes already; csf-tool expand makes it dense")
+        raise UsageError(f"{checkpoint.label}: holds CSF planes already; csf-tool expand makes it dense")
     if not checkpoint.dense_planes:
-        raise UsageError(f"{checkpoint.path}: holds no FP4 block scales")
+        raise UsageError(f"{checkpoint.label}: holds no FP4 block scales")
 
 
 def _default_layout(fmt: CsfFormat) -> Layout:

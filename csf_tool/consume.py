@@ -10,10 +10,10 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from csf_tool.checkpoint.dense import DenseShard, DenseTensor
+from csf_tool.checkpoint.dense import DenseShard
 from csf_tool.checkpoint.files import RandomReader, drop_cache, safe_relative
 from csf_tool.checkpoint.journal import FOLDER, Journal, consumed_shards, is_complete
-from csf_tool.checkpoint.model import Checkpoint, Plane, Shard
+from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.errors import EnvironmentFault, UsageError
 
 
@@ -23,6 +23,8 @@ def require_consumable(checkpoint: Checkpoint) -> None:
     Raises:
         UsageError: one is a link (as in a Hub cache), has other names, or belongs to somebody else.
     """
+    if checkpoint.hub:
+        raise UsageError(f"--consume-source: {checkpoint.label} is on the Hub: csf-tool removes nothing there")
     for shard in checkpoint.shards:
         if reason := _why_not(shard):
             raise UsageError(f"--consume-source: {shard.name} {reason}: nothing was removed or written")
@@ -68,7 +70,7 @@ class Consumer:
         self._journal = journal
         self._is_right = is_right
         self._needed_by = _needs(shards)
-        self._sources = {source.name: source for shard in shards for source in _sources(shard)}
+        self._sources = {source.name: source for shard in shards for source in shard.sources}
         self.removed: list[str] = []
 
     def shard_done(self, shard: DenseShard) -> None:
@@ -120,24 +122,12 @@ class Consumer:
             )
 
 
-def _sources(shard: DenseShard) -> list[Shard]:
-    """The stored shards that a dense shard needs."""
-    found = {source.name: source for tensor in shard.tensors for source in _shards_of(tensor)}
-    return list(found.values())
-
-
-def _shards_of(tensor: DenseTensor) -> list[Shard]:
-    if isinstance(tensor.source, Plane):
-        return [tensor.source.fixed.shard, tensor.source.exceptions.shard]
-    return [tensor.source.shard]
-
-
 def _needs(shards: list[DenseShard]) -> dict[str, set[str]]:
     """The dense shards that each stored shard waits for; those with a dense shard in common wait for all of theirs."""
     needed_by: dict[str, set[str]] = {}
     for shard in shards:
         waiting = {shard.name}
-        names = [source.name for source in _sources(shard)]
+        names = [source.name for source in shard.sources]
         for name in names:
             waiting |= needed_by.get(name, set())
         sharing = [name for name, needs in needed_by.items() if needs & waiting]

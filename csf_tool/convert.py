@@ -23,7 +23,7 @@ from csf_tool.checkpoint.config import (
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, TENSORS, ShardRow
 from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.dense import DenseShard, Range, dense_index, dense_tensors, new_index, own_shards
-from csf_tool.checkpoint.files import RandomReader, load_json, read_document
+from csf_tool.checkpoint.files import load_json, read_document
 from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import hash_file
 from csf_tool.checkpoint.headers import render_header
@@ -37,6 +37,7 @@ from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.fetch import bytes_to_fetch, fetched, room_to_fetch
 from csf_tool.jobs import drops_cache
 from csf_tool.progress import Progress
 from csf_tool.shard_writer import Hashing, write_parts
@@ -121,12 +122,13 @@ class _Conversion:
         self._begun = time.monotonic()
         self._fmt = _only_format(checkpoint)
         _refuse(checkpoint, target, self._fmt)
+        checkpoint.fetch_side_files()
         self._checkpoint = checkpoint
         self._options = options
         self._progress = progress
         self._folder = Destination(destination, checkpoint.root)
         self._drop_cache = drops_cache(checkpoint, None)
-        self.result = Converted(str(checkpoint.path), str(destination), target)
+        self.result = Converted(checkpoint.label, str(destination), target)
 
     def run(self) -> Converted:
         """Write everything."""
@@ -145,7 +147,7 @@ class _Conversion:
     def _say_what_is_not_linked(self) -> None:
         copied = len(self.result.shards) - len(self.result.linked)
         if self._options.link and copied:
-            why = "their headers change, or the file system does not link"
+            why = "their headers change, they are on the Hub, or the file system does not link"
             self.result.notes.append(f"{count(copied, 'shard')} copied, not linked: {why}")
 
     def _to_hf(self) -> None:
@@ -256,15 +258,17 @@ class _Conversion:
 
     def _start(self, shards: list[_ShardCopy], files: list[SideFile]) -> None:
         total = sum(shard.size for shard in shards) + sum(f.size for f in files)
+        sources = [shard.source for shard in shards]
         if not self._options.ignore_space:
             linked = sum(shard.size for shard in shards if self._options.link and shard.is_unchanged)
             copied = [shard.name for shard in shards if not (self._options.link and shard.is_unchanged)]
-            self._folder.require_space(total - linked - Journal(self._folder.path).bytes_there(copied))
+            room = room_to_fetch(sources, 1)
+            self._folder.require_space(total + room - linked - Journal(self._folder.path).bytes_there(copied))
         wanted = {"to": self.result.target.value, "checkpoint_root": self._options.checkpoint_root}
         run = Run("convert", fingerprint(self._checkpoint), wanted | asdict(self._options.origin))
         self._journal = Journal.open(self._folder.path, run, alone=True)
         self.result.bytes_written = total
-        self._progress.start("convert", total)
+        self._progress.start("convert", total + bytes_to_fetch(sources))
 
     def _write_shard(self, shard: _ShardCopy) -> str | None:
         """Link or copy a shard, unless an interrupted run has; its SHA-256 where a container needs it."""
@@ -274,13 +278,17 @@ class _Conversion:
             return done.sha256 or (_sha256_of(self._folder.path / shard.name) if is_container else None)
         self._journal.forget_damaged(shard.name)
         hashing = Hashing() if is_container else None
-        if self._options.link and shard.is_unchanged:
+        if self._options.link and shard.is_unchanged and not shard.source.remote:
             record = Record(shard.size, _sha256_of(shard.source.path) if hashing else None)
             self._journal.finish(shard.name, record)
             if self._folder.link(shard.name, shard.source.path):
                 self.result.linked.append(shard.name)
                 return record.sha256
-        with Readers() as readers, self._folder.create(shard.name) as file:
+        with (
+            fetched([shard.source], self._journal.fetch_folder(shard.name), self._progress.advance) as copies,
+            Readers(copies) as readers,
+            self._folder.create(shard.name) as file,
+        ):
             write_parts(file, shard.parts(), readers, hashing, self._progress.advance, self._drop_cache)
             record = Record(shard.size, hashing.hexdigest() if hashing else None)
             file.on_complete = lambda: self._journal.finish(shard.name, record)
@@ -294,15 +302,15 @@ class _Conversion:
 
 def _only_format(checkpoint: Checkpoint) -> CsfFormat:
     if not checkpoint.planes:
-        raise UsageError(f"{checkpoint.path}: holds no CSF planes ({checkpoint.kind}); csf-tool compress makes some")
+        raise UsageError(f"{checkpoint.label}: holds no CSF planes ({checkpoint.kind}); csf-tool compress makes some")
     if len(checkpoint.formats) > 1:
-        raise UsageError(f"{checkpoint.path}: holds planes of two formats; a container or config states one")
+        raise UsageError(f"{checkpoint.label}: holds planes of two formats; a container or config states one")
     return checkpoint.formats[0]
 
 
 def _refuse(checkpoint: Checkpoint, target: Target, fmt: CsfFormat) -> None:
     if found := errors(checkpoint.problems):
-        raise CheckpointError(f"{checkpoint.path}: not converted: {found[0]}")
+        raise CheckpointError(f"{checkpoint.label}: not converted: {found[0]}")
     is_container = checkpoint.layout is Layout.CONTAINER
     if target is Target.HF and not fmt.has_hf_readers:
         raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout")
@@ -311,10 +319,10 @@ def _refuse(checkpoint: Checkpoint, target: Target, fmt: CsfFormat) -> None:
             "--to serving: the builds that read a serving directory want a container; convert to one first"
         )
     if is_container is (target is Target.CONTAINER):
-        raise UsageError(f"{checkpoint.path}: is a {checkpoint.layout.words} already")
+        raise UsageError(f"{checkpoint.label}: is a {checkpoint.layout.words} already")
     names = [shard.file for shard in checkpoint.shards]
     if len(set(names)) < len(names):
-        raise UsageError(f"{checkpoint.path}: two shards of one file name in different folders")
+        raise UsageError(f"{checkpoint.label}: two shards of one file name in different folders")
 
 
 def _copy(shard: Shard, name: str, marks: dict[str, str], shapes: Mapping[str, tuple[int, ...]]) -> _ShardCopy:
@@ -322,7 +330,7 @@ def _copy(shard: Shard, name: str, marks: dict[str, str], shapes: Mapping[str, t
     metadata = shard.header.metadata | marks
     entries = [(t.name, t.dtype, shapes.get(t.name, t.shape), t.nbytes) for t in shard.header]
     if metadata == shard.header.metadata and all(shapes.get(t.name, t.shape) == t.shape for t in shard.header):
-        with RandomReader(shard.path, shard.name) as reader:
+        with shard.open() as reader:
             return _ShardCopy(shard, name, bytes(reader.read(0, shard.header.data_start)), is_unchanged=True)
     return _ShardCopy(shard, name, render_header(metadata, entries), is_unchanged=False)
 

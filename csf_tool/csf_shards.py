@@ -16,6 +16,7 @@ from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.encoder import PlaneScales
+from csf_tool.fetch import fetched
 from csf_tool.kept_streams import Kept, KeptStreams
 from csf_tool.selection import csf_bytes
 from csf_tool.shard_writer import Hashing, write_parts
@@ -102,7 +103,12 @@ def write_csf_shard(job: CsfShardJob, on_bytes: Callable[[int], None]) -> None:
         EnvironmentFault: the system cannot read or write, or the source changed meanwhile.
     """
     shard = job.shard
-    with Readers() as readers, readers.unchanged(), job.destination.create(shard.name) as file:
+    with (
+        fetched([shard.source], job.journal.fetch_folder(shard.name), on_bytes) as copies,
+        Readers(copies) as readers,
+        readers.unchanged(),
+        job.destination.create(shard.name) as file,
+    ):
         receipt = _Receipt(shard, readers) if job.with_receipt else None
         hashing = Hashing() if receipt else None
         parts = _parts(shard, readers, job.streams, receipt)

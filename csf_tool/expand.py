@@ -29,6 +29,7 @@ from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.consume import Consumer, require_consumable
 from csf_tool.decoder import Decoder
 from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.fetch import bytes_to_fetch, fetched, room_to_fetch
 from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.progress import Progress
 from csf_tool.shard_writer import Hashing, write_parts
@@ -147,18 +148,19 @@ class _Expansion:
         self._begun = time.monotonic()
         self._consumed = consumed_shards(destination)
         excused = _refuse_broken(checkpoint, self._consumed)
+        checkpoint.fetch_side_files()
         _refuse_other_metadata(checkpoint)
         if options.consume_source:
             require_consumable(checkpoint)
         self._checkpoint = checkpoint
         self._decoder = decoder
-        self._progress = SharedProgress(progress)
+        self._progress = SharedProgress(progress, checkpoint)
         self._options = options
         self._folder = Destination(destination, checkpoint.root)
         self._shards = dense_shards(checkpoint)
         self._side_files = _side_files(checkpoint, self._shards, Journal(destination))
         self.result = Expanded(
-            str(checkpoint.path),
+            checkpoint.label,
             str(destination),
             decoder.device,
             len(checkpoint.planes),
@@ -171,6 +173,9 @@ class _Expansion:
     def run(self, executor: Executor | None) -> Expanded:
         """Write what is to be written, and say what is there."""
         total = sum(shard.size for shard in self._shards) + sum(file.size for file in self._side_files)
+        there = Journal(self._folder.path)
+        left = [s for i, s in enumerate(self._shards) if self._options.part.takes(i) and not there.finished(s.name)]
+        total += room_to_fetch((source for shard in left for source in shard.sources), self._options.jobs)
         if not self._options.ignore_space:
             self._folder.require_space(0 if self._options.consume_source else total - self._bytes_there())
         source = fingerprint(self._checkpoint, self._consumed)
@@ -183,7 +188,7 @@ class _Expansion:
         self._consumer = self._start_consuming()
         todo = [s for i, s in enumerate(self._shards) if self._options.part.takes(i) and not self._is_finished(s)]
         size = sum(shard.size for shard in todo) + sum(file.size for file in self._side_files)
-        self._progress.start("expand", size)
+        self._progress.start("expand", size + sum(bytes_to_fetch(shard.sources) for shard in todo))
         self._write_shards(todo, executor)
         with self._journal.exclusive() as is_there:
             if is_there:  # if not, another part has finished everything
@@ -226,7 +231,12 @@ class _Expansion:
 
     def _is_right(self, shard: DenseShard) -> bool:
         """Whether a finished shard holds the bytes that it would be given again."""
-        with Readers() as readers, RandomReader(self._folder.path / shard.name, shard.name) as written:
+        written_path, folder = self._folder.path / shard.name, self._journal.fetch_folder(shard.name)
+        with (
+            fetched(shard.sources, folder, lambda _: None) as copies,
+            Readers(copies) as readers,
+            RandomReader(written_path, shard.name) as written,
+        ):
             decoded = self._decoder.decode(readers.streams(plane).require_decodable() for plane in shard.planes)
             at = 0
             for piece in shard_bytes(shard, readers, (d.scales for d in decoded)):
@@ -286,10 +296,15 @@ def write_shard(job: ShardJob, on_bytes: Callable[[int], None] | None = None) ->
     if job.journal.finished(shard.name):  # by another worker, which was lost before it could say so
         return shard.size
     hashing = Hashing() if shard.sha256 else None
-    with Readers() as readers, job.destination.create(shard.name) as file:
+    report = on_bytes or (lambda _: None)
+    with (
+        fetched(shard.sources, job.journal.fetch_folder(shard.name), report) as copies,
+        Readers(copies) as readers,
+        job.destination.create(shard.name) as file,
+    ):
         decoded = job.decoder.decode(readers.streams(plane).require_decodable() for plane in shard.planes)
         parts = shard_parts(shard, (d.scales for d in decoded))
-        write_parts(file, parts, readers, hashing, on_bytes or (lambda _: None), job.drop_cache)
+        write_parts(file, parts, readers, hashing, report, job.drop_cache)
         sha256 = hashing.hexdigest() if hashing else None
         if sha256 != shard.sha256:
             raise CheckpointError(
@@ -308,9 +323,9 @@ def _refuse_broken(checkpoint: Checkpoint, consumed: Mapping[str, object]) -> li
     found = [problem for problem in errors(checkpoint.problems) if problem.file not in excused]
     if found:
         more = f" (and {len(found) - 1} more problems; csf-tool verify lists them)" if len(found) > 1 else ""
-        raise CheckpointError(f"{checkpoint.path}: not expanded: {found[0]}{more}")
+        raise CheckpointError(f"{checkpoint.label}: not expanded: {found[0]}{more}")
     if not checkpoint.planes:
-        raise UsageError(f"{checkpoint.path}: holds no CSF planes: nothing to expand ({checkpoint.kind})")
+        raise UsageError(f"{checkpoint.label}: holds no CSF planes: nothing to expand ({checkpoint.kind})")
     return [replace(p, severity=Severity.WARNING) for p in errors(checkpoint.problems) if p.file in CONFIG_FILES]
 
 

@@ -64,18 +64,18 @@ def find_identity(checkpoint: Checkpoint, compute_hashes: bool, progress: Progre
     """
     if checkpoint.container:
         digest = hashlib.sha256(f"{CONTAINER_SCHEME}\0".encode() + _bytes_of(checkpoint, MANIFEST))
-        return Identity(str(checkpoint.path), CONTAINER_SCHEME, digest.hexdigest(), Basis.MANIFEST)
+        return Identity(checkpoint.label, CONTAINER_SCHEME, digest.hexdigest(), Basis.MANIFEST)
     if checkpoint.index is None:
         if len(checkpoint.shards) > 1:
             raise CheckpointError(f"{INDEX_NAME}: not there: the identity is made of it")
-        raise UsageError(f"{checkpoint.path}: has no index: only a container or an indexed folder has an identity")
+        raise UsageError(f"{checkpoint.label}: has no index: only a container or an indexed folder has an identity")
     contents = _contents(checkpoint, compute_hashes, progress)
     hasher = hashlib.sha256(f"{HF_SCHEME}\0".encode())
     for name in (CONFIG_FILES[0], checkpoint.index.name or INDEX_NAME):
         hasher.update(_bytes_of(checkpoint, name) + b"\0")
     for name, content in contents.items():
         hasher.update(f"{name}\0{content}\0".encode())
-    return Identity(str(checkpoint.path), HF_SCHEME, hasher.hexdigest(), _basis(contents), contents)
+    return Identity(checkpoint.label, HF_SCHEME, hasher.hexdigest(), _basis(contents), contents)
 
 
 def _contents(checkpoint: Checkpoint, compute_hashes: bool, progress: Progress) -> dict[str, str]:
@@ -85,6 +85,8 @@ def _contents(checkpoint: Checkpoint, compute_hashes: bool, progress: Progress) 
     indexed = sorted(set(checkpoint.index.weight_map.values()))
     if missing := [name for name in indexed if name not in shards]:
         raise CheckpointError(f"{missing[0]}: not there or not readable: an incomplete checkpoint has no identity")
+    if compute_hashes and checkpoint.is_remote:
+        raise UsageError(f"--hash: {checkpoint.label} is on the Hub: fetch it first with `hf download`")
     if compute_hashes:
         progress.start("hash", sum(shards[name].size for name in indexed))
         return {name: _sha256(checkpoint, name, progress.advance) for name in indexed}

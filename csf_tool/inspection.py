@@ -117,7 +117,7 @@ def choose_planes(checkpoint: Checkpoint, pattern: str | None) -> list[Plane | D
     """
     planes: list[Plane | DensePlane] = [*checkpoint.planes, *checkpoint.dense_planes]
     if not planes:
-        raise UsageError(f"{checkpoint.path}: holds no FP4 block scales")
+        raise UsageError(f"{checkpoint.label}: holds no FP4 block scales")
     if pattern is None:
         return planes
     stream = parse_stream_name(pattern)
@@ -125,7 +125,7 @@ def choose_planes(checkpoint: Checkpoint, pattern: str | None) -> list[Plane | D
     named = [plane for plane in planes if wanted in (plane.name, *weight_names(plane.name))]
     found = named or [p for p in planes if _matches(p.name, pattern)]
     if not found:
-        raise UsageError(f"{checkpoint.path}: no plane is called {pattern!r}, as {planes[0].name!r} is")
+        raise UsageError(f"{checkpoint.label}: no plane is called {pattern!r}, as {planes[0].name!r} is")
     return found
 
 

@@ -37,8 +37,10 @@ class Stopped(Exception):
 class SharedProgress:
     """A `Progress` for several threads; it also tells them to stop."""
 
-    def __init__(self, inner: Progress) -> None:
+    def __init__(self, inner: Progress, *sources: Checkpoint | None) -> None:
+        """Report to `inner`; what is being fetched for `sources` stops, too."""
         self._inner = inner
+        self._hubs = [source.hub for source in sources if source and source.hub]
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
@@ -60,6 +62,8 @@ class SharedProgress:
     def stop(self) -> None:
         """Make every job stop at its next report."""
         self._stop.set()
+        for hub in self._hubs:
+            hub.stop()
 
 
 def run_jobs(

@@ -195,7 +195,7 @@ class safe_open(Generic[T]):
 
     def _tensor(self, name: str) -> DenseTensor:
         if (found := self._tensors.get(name)) is None:
-            raise _Misused(f"{self._checkpoint.path}: has no tensor {escape(name)}")
+            raise _Misused(f"{self._checkpoint.label}: has no tensor {escape(name)}")
         return found
 
     def _load(self, tensors: Sequence[DenseTensor]) -> list[T]:
@@ -204,7 +204,7 @@ class safe_open(Generic[T]):
 
     def _open_loader(self) -> "_Loader[T]":
         if self._loader is None:
-            raise _Misused(f"{self._checkpoint.path}: is closed")
+            raise _Misused(f"{self._checkpoint.label}: is closed")
         return self._loader
 
 
@@ -282,7 +282,7 @@ def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
     if found:
         more = f" (and {len(found) - 1} more problems; csf-tool verify lists them)" if len(found) > 1 else ""
         hint = "; if the rest of it is in another shard, open the folder" if checkpoint.path.is_file() else ""
-        raise _Broken(f"{checkpoint.path}: cannot be loaded: {found[0]}{more}{hint}")
+        raise _Broken(f"{checkpoint.label}: cannot be loaded: {found[0]}{more}{hint}")
     return checkpoint
 
 

@@ -109,15 +109,15 @@ def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: i
         UsageError: it has no CSF planes, or fewer stacks than `resident`.
     """
     if not checkpoint.planes:
-        raise UsageError(f"{checkpoint.path}: holds no CSF planes, so there is nothing to keep compressed")
+        raise UsageError(f"{checkpoint.label}: holds no CSF planes, so there is nothing to keep compressed")
     undivided: list[str] = []
     stacks = [_stack(planes, tp, undivided) for planes in _stacks_of(checkpoint.planes)]
     if resident is not None and not 0 < resident <= len(stacks):
-        raise UsageError(f"{checkpoint.path}: has {len(stacks)} stacks, {resident} cannot be resident")
+        raise UsageError(f"{checkpoint.label}: has {len(stacks)} stacks, {resident} cannot be resident")
     payload = sum(shard.header.nbytes for shard in checkpoint.shards)
     own = sum(plane.csf_bytes + plane.weight_bytes for plane in checkpoint.planes)
     return Plan(
-        path=str(checkpoint.path),
+        path=checkpoint.label,
         kind=checkpoint.kind,
         tp=tp,
         stacks=stacks,

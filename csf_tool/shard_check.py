@@ -69,6 +69,7 @@ class ShardCheck:
     def run(self) -> ShardFindings:
         """Go through the shard once."""
         with self._readers, self._reference:
+            self._expect()
             self._stored.begin(self._readers)
             decoded = _InOrder(self._scope.decoder.decode(self._good_streams()))
             for group in adjacent(self._shard.tensors, self._scope.theirs):
@@ -80,6 +81,11 @@ class ShardCheck:
                 self._reference.forget()
         self._close()
         return self.found
+
+    def _expect(self) -> None:
+        theirs = self._scope.theirs
+        self._readers.expect(stored for tensor in self._shard.tensors for stored in tensor.stored)
+        self._reference.expect(theirs[tensor.name] for tensor in self._shard.tensors if tensor.name in theirs)
 
     def _close(self) -> None:
         self.found.stored_digest = self._stored.digest()

@@ -17,7 +17,7 @@ from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.checkpoint.side_files import config_files, model_root, plain_files
 from csf_tool.errors import CheckpointError
 
-_MODEL_SUFFIXES = {".json", ".jinja", ".model", ".tiktoken", ".txt"}
+MODEL_SUFFIXES = {".json", ".jinja", ".model", ".tiktoken", ".txt"}
 """Endings of what runtimes read: configs, chat templates, tokenizers."""
 
 _ABSENT = object()
@@ -74,7 +74,7 @@ def _model_files(reference: Checkpoint) -> dict[str, Path]:
     return {
         name: path
         for name, path in _paths(reference).items()
-        if "/" not in name and PurePosixPath(name).suffix in _MODEL_SUFFIXES
+        if "/" not in name and PurePosixPath(name).suffix in MODEL_SUFFIXES
     }
 
 

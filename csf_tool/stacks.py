@@ -123,16 +123,16 @@ def _layer_planes(checkpoint: Checkpoint, layer: int | str) -> list[AnyPlane]:
         if layer in (name, group) if isinstance(layer, str) else name.rpartition(".")[2] == str(layer):
             groups.setdefault(group, []).append(plane)
     if not groups:
-        raise UsageError(f"{checkpoint.path}: has no block scales of experts in layer {escape(layer)}")
+        raise UsageError(f"{checkpoint.label}: has no block scales of experts in layer {escape(layer)}")
     if len(groups) > 1:
         names = ", ".join(sorted(map(escape, groups)))
-        raise UsageError(f"{checkpoint.path}: {escape(layer)} may be {names}: give one of these names as the layer")
+        raise UsageError(f"{checkpoint.label}: {escape(layer)} may be {names}: give one of these names as the layer")
     return next(iter(groups.values()))
 
 
 def _stack_planes(checkpoint: Checkpoint, planes: Sequence[AnyPlane], layer: int | str, role: Role) -> list[AnyPlane]:
     """The planes of a projection in the order of the experts, all there and alike."""
-    what = f"{checkpoint.path}: layer {escape(layer)}, {role}"
+    what = f"{checkpoint.label}: layer {escape(layer)}, {role}"
     by_expert = {expert_of(p.name): p for p in planes if role_of(projection_of(p.name)) is role}
     total = max(expert_of(p.name) or 0 for p in planes) + 1
     if len(by_expert) < total:

@@ -97,7 +97,7 @@ def collect_stats(checkpoint: Checkpoint) -> Stats:
         return Projection(name, fmt.name, rows, cols)
 
     return Stats(
-        path=str(checkpoint.path),
+        path=checkpoint.label,
         layout=checkpoint.layout.value,
         kind=checkpoint.kind,
         shards=len(checkpoint.shards),

@@ -87,6 +87,8 @@ class Verified(Checks):
     """How many shards were looked at, and how many there are."""
     hashes: HashList | None = None
     """Of all files, where it was asked for and nothing failed."""
+    unfetched: int = 0
+    """Tensors of both sides whose bytes were not compared, because they would have had to be fetched."""
 
     @property
     def ok(self) -> bool:
@@ -111,7 +113,8 @@ class Verified(Checks):
         if self.source.holds:
             statements.append(f"the decoded bytes are the source's ({self.source.note})")
         if self.reference.holds:
-            statements.append(f"every tensor equals {self.against}")
+            what = "every block scale" if self.unfetched else "every tensor"
+            statements.append(f"{what} equals {self.against}")
         return statements
 
     @property
@@ -124,4 +127,7 @@ class Verified(Checks):
         if not self.source.holds and not self.reference.holds:
             why = "see above" if self.source.failures or self.reference.failures else self.source.note
             statements.append(f"that the decoded bytes are the original ones ({why})")
+        if self.unfetched:
+            what = f"that {count(self.unfetched, 'other tensor')} equal {self.against}"
+            statements.append(f"{what} (not fetched; --all-tensors fetches them)")
         return statements

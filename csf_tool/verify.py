@@ -7,6 +7,7 @@ decode to is the original. Either can hold alone. All comparison is of bytes, ne
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from csf_tool.checkpoint.compare import mismatch
 from csf_tool.checkpoint.dense import DenseShard, dense_tensors, original_shard, own_shards, require_new
 from csf_tool.checkpoint.files import is_file
 from csf_tool.checkpoint.hash_list import HashList
@@ -26,7 +27,7 @@ from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.progress import Progress
 from csf_tool.shard_check import Scope, ShardCheck, ShardFindings
-from csf_tool.side_check import check_side_files, compare_formats, compare_side_files
+from csf_tool.side_check import MODEL_SUFFIXES, check_side_files, compare_formats, compare_side_files
 from csf_tool.text import count
 from csf_tool.verdict import Verified
 
@@ -45,6 +46,10 @@ class VerifyOptions:
     quick: bool = False
     listed: HashList | None = None
     save_hashes: str = ""
+    all_tensors: bool = False
+    """Of what lies on the Hub, fetch every tensor, and not just the scales."""
+    published: list[PublishedHash] = field(default_factory=list)
+    """Hashes that somebody else gives for the checkpoint's files."""
 
 
 def verify(
@@ -79,7 +84,7 @@ class _Verification:
         self._checkpoint = checkpoint
         self._against = against
         self._decoder = decoder
-        self._progress = SharedProgress(progress)
+        self._progress = SharedProgress(progress, checkpoint, against)
         self._options = options
         self._shards = _chosen(checkpoint, options.only)
         self._names = {shard.name for shard in self._shards}
@@ -87,15 +92,19 @@ class _Verification:
             _require_same_origin(checkpoint, options.listed)
         self._tensors = dense_tensors(checkpoint)
         self._theirs = dense_tensors(against) if against else {}
+        self._fetched = self._names_fetched()
+        for side in filter(None, (checkpoint, against)):
+            side.fetch_side_files(MODEL_SUFFIXES)
         self._receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
         self._hashed_planes = 0
         self._rebuilt_shards = 0
         self._uncompared = 0
         self._stored_digests: dict[str, str] = {}
         self.result = Verified(
-            path=str(checkpoint.path),
+            path=checkpoint.label,
             kind=checkpoint.kind,
-            against=str(against.path) if against else None,
+            against=against.label if against else None,
+            unfetched=0 if self._fetched is None else len(self._tensors.keys() & self._theirs.keys() - self._fetched),
             device=decoder.device,
             quick=options.quick,
             shards=(len(self._shards), len(checkpoint.shards)),
@@ -118,6 +127,17 @@ class _Verification:
         if self._options.save_hashes and self.result.ok:
             self.result.hashes = hash_list(self._checkpoint, self._options.save_hashes, self._stored_digests)
         return self.result
+
+    def _names_fetched(self) -> set[str] | None:
+        """The tensors whose bytes are looked at: all (None), or the scales where others would have to be fetched."""
+        checkpoint, against = self._checkpoint, self._against
+        if self._options.all_tensors or not (checkpoint.is_remote or (against and against.is_remote)):
+            return None
+        names = {plane.name for plane in checkpoint.planes}
+        if against:
+            names |= {plane.name for plane in against.planes}
+            names |= {plane.name for side in (checkpoint, against) for plane in side.dense_planes}
+        return names
 
     def _structure(self) -> None:
         check = self.result.structure
@@ -149,10 +169,14 @@ class _Verification:
         listed = self._options.listed
         found = published_hashes(self._checkpoint)
         found += [PublishedHash(file, "sha256", d, listed.name) for file, d in listed.digests.items()] if listed else []
+        found += [entry for entry in self._options.published if (self._checkpoint.root / entry.file).is_file()]
         return [entry for entry in found if not self._options.only or entry.file in self._names]
 
     def _dense_shards(self) -> list[DenseShard]:
         """The shards to go through: originals where receipts allow, then whatever tensors those left out."""
+        if self._fetched is not None and self._checkpoint.is_remote:
+            scales = [tensor for name, tensor in self._tensors.items() if name in self._fetched]
+            return [shard for shard in own_shards(self._checkpoint, scales).values() if shard.tensors]
         receipts = self._checkpoint.container.receipts if self._checkpoint.container else {}
         shards: list[DenseShard] = []
         taken: set[str] = set()
@@ -180,9 +204,9 @@ class _Verification:
         """Check every shard as a job of its own, and add up what they found in the order of the shards."""
         hashed = {entry.file for entry in published if entry.algorithm == "sha256"}
         hashed |= self._names if self._options.save_hashes else set()
-        scope = Scope(
-            self._theirs, self._receipts, hashed, self._decoder, self._progress.advance, self._options.drop_cache
-        )
+        fetched = self._theirs.keys() if self._fetched is None else self._fetched
+        theirs = {name: tensor for name, tensor in self._theirs.items() if name in fetched}
+        scope = Scope(theirs, self._receipts, hashed, self._decoder, self._progress.advance, self._options.drop_cache)
         found: dict[int, ShardFindings] = {}  # by number: what a damaged receipt left out has its shard's name again
         with local_executor(self._options.jobs) as pool:
             run_jobs(
@@ -214,7 +238,8 @@ class _Verification:
         check = self.result.stored
         by_file: dict[str, list[PublishedHash]] = {}
         for entry in published:
-            by_file.setdefault(entry.file, []).append(entry)
+            if not self._is_far(entry.file):
+                by_file.setdefault(entry.file, []).append(entry)
         for file, entries in by_file.items():
             self._stored_file(file, entries)
         check.checked = len(by_file)
@@ -226,16 +251,26 @@ class _Verification:
             check.warn("", "", f"the files come from different revisions ({said})")
         shards = [shard.name for shard in self._shards] + ([] if self._options.only else self._checkpoint.lacking)
         bare = [name for name in shards if name not in by_file]
-        if bare:
+        if far := [name for name in bare if self._is_far(name)]:
+            check.skipped = True
+            check.note = f"{count(len(far), 'shard')} not fetched whole, as {far[0]} (--all-tensors does)"
+        elif bare:
             check.skipped = True
             check.note = f"no published hash for {count(len(bare), 'shard')}, as {bare[0]}"
         else:
             check.note = f"{count(len(by_file), 'file')} by {', '.join(dict.fromkeys(e.evidence for e in published))}"
 
+    def _is_far(self, file: str) -> bool:
+        """Whether a file is on the Hub, and has not been read whole."""
+        hub = self._checkpoint.hub
+        return bool(hub and file in hub.files) and not (
+            file in self._stored_digests or (self._checkpoint.root / file).is_file()
+        )
+
     def _stored_file(self, file: str, entries: list[PublishedHash]) -> None:
         check = self.result.stored
         path = self._checkpoint.root / file
-        if not is_file(path):
+        if file not in self._stored_digests and not is_file(path):
             check.fail(file, "", f"is not there; its hash is known ({entries[0].evidence})")
             return
         found = {"sha256": self._stored_digests[file]} if file in self._stored_digests else {}
@@ -263,7 +298,9 @@ class _Verification:
         else:
             shards = len(self._shards) if self._options.only else len(container.rows)
             planes = self._chosen_planes()
-            if self._rebuilt_shards < shards or self._hashed_planes < planes:
+            if self._fetched is not None and self._hashed_planes == planes:
+                check.note = f"source_sha256 of {count(planes, 'plane')}; no other tensor was fetched"
+            elif self._rebuilt_shards < shards or self._hashed_planes < planes:
                 check.skipped = True
                 check.note += f", of {planes} and {shards}"
 
@@ -287,12 +324,28 @@ class _Verification:
             check.fail("", name, f"missing; the reference has it in {self._theirs[name].stored_in}")
         files, problems = (0, []) if self._options.only else compare_side_files(self._checkpoint, self._against)
         check.failures += problems + compare_formats(self._checkpoint, self._against)
-        check.failures.sort(key=lambda problem: (problem.file, problem.tensor))
         beside = f", and {count(files, 'file')} beside the shards" if files else ""
-        check.note = f"bytes of every tensor of {self._against.path}{beside}"
+        check.note = f"bytes of every tensor of {self._against.label}{beside}"
+        if self._fetched is not None:
+            self._shapes_against(self._fetched)
+            check.note = (
+                f"bytes of the block scales of {self._against.label}{beside}; names, dtypes and shapes of "
+                f"{count(self.result.unfetched, 'other tensor')} (--all-tensors fetches their bytes)"
+            )
+        check.failures.sort(key=lambda problem: (problem.file, problem.tensor))
         if self._uncompared:
             check.skipped = True
             check.note += f", but for {count(self._uncompared, 'tensor')} that cannot be read or decoded"
+
+    def _shapes_against(self, fetched: set[str]) -> None:
+        """What headers say of the tensors that were not fetched."""
+        for name in self._tensors.keys() & self._theirs.keys() - fetched:
+            ours, theirs = self._tensors[name], self._theirs[name]
+            problem = mismatch(ours, theirs)
+            if problem is None and ours.dtype != theirs.dtype:
+                problem = f"dtype is {ours.dtype}, the reference has {theirs.dtype}"
+            if problem:
+                self.result.reference.fail(ours.stored_in, name, problem)
 
 
 def _chosen(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:
@@ -313,8 +366,8 @@ def _require_same_origin(checkpoint: Checkpoint, listed: HashList) -> None:
     here = dict(zip(("repository", "revision"), known_origin(checkpoint), strict=True))
     for key, stated in (("repository", listed.repository), ("revision", listed.revision)):
         if stated and here[key] and stated != here[key]:
-            raise UsageError(f"{listed.name}: is a list of {key} {stated}; {checkpoint.path} is of {here[key]}")
+            raise UsageError(f"{listed.name}: is a list of {key} {stated}; {checkpoint.label} is of {here[key]}")
     if not any((checkpoint.root / file).is_file() for file in listed.digests):
         raise UsageError(
-            f"{listed.name}: not one of the {len(listed.digests)} files that it lists is in {checkpoint.path}"
+            f"{listed.name}: not one of the {len(listed.digests)} files that it lists is in {checkpoint.label}"
         )

@@ -1,10 +1,17 @@
 """Fixtures that all tests share."""
 
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.hub_server import Hub, running_hub
+
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # nobody listens there: no test ever asks the real Hub
+for variable in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE"):
+    os.environ.pop(variable, None)
 
 SAMPLES = Path(__file__).parent / "data" / "samples"
 
@@ -23,3 +30,21 @@ def copied(tmp_path: Path) -> Callable[..., Path]:
         return Path(shutil.copytree(SAMPLES / name, tmp_path / (to or name)))
 
     return copy
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hub on the loopback that has the samples as `org/...`, with an empty cache, and nobody logged in."""
+    from csf_tool.checkpoint.hub_errors import Patience
+
+    with running_hub() as hub:
+        for folder in SAMPLES.iterdir():
+            hub.add(f"org/{folder.name}", folder)
+        constants = "huggingface_hub.constants"
+        monkeypatch.setattr(f"{constants}.ENDPOINT", hub.endpoint)
+        template = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(f"{constants}.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(f"{constants}.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+        monkeypatch.setattr(f"{constants}.HF_TOKEN_PATH", str(tmp_path / "no-token"))
+        monkeypatch.setattr("csf_tool.checkpoint.hub.PATIENCE", Patience((0.001, 0.001, 0.001), longest=2))
+        yield hub

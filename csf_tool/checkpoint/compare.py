@@ -99,6 +99,10 @@ class DenseReader:
         """Let the page cache drop what was read."""
         self._readers.forget()
 
+    def expect(self, tensors: Iterable[DenseTensor]) -> None:
+        """Hear which tensors will be read, in about which order."""
+        self._readers.expect(stored for tensor in tensors for stored in tensor.stored)
+
     def read(self, tensor: DenseTensor, begin: int, end: int) -> memoryview:
         """The bytes `begin` to `end` of a tensor's dense data, valid until the next reading.
 

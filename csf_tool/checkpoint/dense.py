@@ -44,6 +44,11 @@ class DenseTensor:
         return self.source.dense_bytes if isinstance(self.source, Plane) else self.source.tensor.nbytes
 
     @property
+    def stored(self) -> list[Located]:
+        """The stored tensors that its bytes are made from."""
+        return [self.source.fixed, self.source.exceptions] if isinstance(self.source, Plane) else [self.source]
+
+    @property
     def stored_in(self) -> str:
         """The name of the shard that holds its bytes."""
         return (self.source.fixed if isinstance(self.source, Plane) else self.source).shard.name
@@ -65,6 +70,11 @@ class DenseShard:
     def size(self) -> int:
         """Bytes of the file."""
         return len(self.header) + sum(t.nbytes for t in self.tensors)
+
+    @property
+    def sources(self) -> list[Shard]:
+        """The stored shards that hold its bytes."""
+        return list({s.shard.name: s.shard for tensor in self.tensors for s in tensor.stored}.values())
 
     @property
     def planes(self) -> list[Plane]:

@@ -56,20 +56,10 @@ def drop_cache(fd: int, begin: int, end: int) -> None:
         os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_DONTNEED)
 
 
-class RandomReader:
-    """Reads byte ranges of one file. A file that is shorter than it was is an error, never a signal.
+class Reader:
+    """Reads byte ranges of one shard, wherever its bytes come from: `read_into` says how."""
 
-    mmap is avoided on purpose: a mapped file that shrinks kills the process, and mapped reads are slow on
-    network file systems.
-    """
-
-    def __init__(self, path: Path, name: str) -> None:
-        self.name = name
-        file_size(path, name)
-        try:
-            self._file: BinaryIO = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close())
-        except OSError as error:
-            raise reading_fault(name, error) from error
+    name: str
 
     def __enter__(self) -> Self:
         return self
@@ -78,38 +68,19 @@ class RandomReader:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _seek(self, begin: int) -> None:
-        """Go to an offset that a header gave: it may be past what any file can have, which systems refuse."""
-        try:
-            self._file.seek(begin)
-        except (OverflowError, OSError) as error:
-            if isinstance(error, OSError) and error.errno != errno.EINVAL:
-                raise
-            raise CheckpointError(f"{self.name}: has no byte {begin}") from error
+        """Give back what the reader holds."""
 
     def read_into(self, view: memoryview, begin: int) -> None:
         """Fill `view` with the bytes from offset `begin`.
 
         Raises:
             CheckpointError: the file ends before.
-            EnvironmentFault: the operating system cannot read it.
+            EnvironmentFault: it cannot be read.
         """
-        done = 0
-        try:
-            self._seek(begin)
-            while done < len(view):
-                got = self._file.readinto(view[done : done + CHUNK_BYTES])  # type: ignore[attr-defined]
-                if not got:
-                    raise CheckpointError(
-                        f"{self.name}: ends at byte {begin + done}, {len(view) - done} bytes short: "
-                        "it shrank while it was read"
-                    )
-                done += got
-        except OSError as error:
-            raise reading_fault(self.name, error) from error
+        raise NotImplementedError
+
+    def expect(self, ranges: list[tuple[int, int]]) -> None:
+        """Hear which ranges will be read, in about which order. What comes from afar is fetched ahead."""
 
     def read_into_each(self, views: Sequence[memoryview], begin: int) -> None:
         """Fill views one after another with the bytes from offset `begin`: one call for many, where the system can.
@@ -128,14 +99,9 @@ class RandomReader:
                 got -= have
                 begin += len(view)
 
-    def _read_scattered(self, views: Sequence[memoryview], begin: int) -> int:
-        """How many of the bytes one call has read."""
-        if not hasattr(os, "preadv"):
-            return 0
-        try:
-            return os.preadv(self.fileno(), views, begin)
-        except OSError as error:
-            raise reading_fault(self.name, error) from error
+    def _read_scattered(self, views: Sequence[memoryview], begin: int) -> int:  # noqa: ARG002
+        """How many of the bytes one call has read: none where there is no such call."""
+        return 0
 
     def read(self, begin: int, end: int) -> bytearray:
         """The bytes from offset `begin` up to `end`."""
@@ -152,6 +118,63 @@ class RandomReader:
             self.read_into(piece, begin)
             yield piece
             begin += len(piece)
+
+    def forget(self, begin: int, end: int) -> None:
+        """Let the page cache drop what was read, where the system can be told so."""
+
+
+class RandomReader(Reader):
+    """Reads byte ranges of one file here. A file that is shorter than it was is an error, never a signal.
+
+    mmap is avoided on purpose: a mapped file that shrinks kills the process, and mapped reads are slow on
+    network file systems.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        file_size(path, name)
+        try:
+            self._file: BinaryIO = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close())
+        except OSError as error:
+            raise reading_fault(name, error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _seek(self, begin: int) -> None:
+        """Go to an offset that a header gave: it may be past what any file can have, which systems refuse."""
+        try:
+            self._file.seek(begin)
+        except (OverflowError, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise
+            raise CheckpointError(f"{self.name}: has no byte {begin}") from error
+
+    def read_into(self, view: memoryview, begin: int) -> None:
+        """See `Reader.read_into`."""
+        done = 0
+        try:
+            self._seek(begin)
+            while done < len(view):
+                got = self._file.readinto(view[done : done + CHUNK_BYTES])  # type: ignore[attr-defined]
+                if not got:
+                    raise CheckpointError(
+                        f"{self.name}: ends at byte {begin + done}, {len(view) - done} bytes short: "
+                        "it shrank while it was read"
+                    )
+                done += got
+        except OSError as error:
+            raise reading_fault(self.name, error) from error
+
+    def _read_scattered(self, views: Sequence[memoryview], begin: int) -> int:
+        """See `Reader._read_scattered`."""
+        if not hasattr(os, "preadv"):
+            return 0
+        try:
+            return os.preadv(self.fileno(), views, begin)
+        except OSError as error:
+            raise reading_fault(self.name, error) from error
 
     def fileno(self) -> int:
         """The descriptor, for the system's own copying."""
@@ -298,6 +321,11 @@ def is_safe_relative(name: str) -> bool:
         or any(not part.rstrip(". ") for part in name.split("/"))  # Windows takes ".. " for ".."
         or any(ord(c) < 32 for c in name)
     )
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file lies in a hidden folder, as `.cache` or `.git`: it is no part of the checkpoint then."""
+    return any(folder.startswith(".") for folder in name.split("/")[:-1])
 
 
 def relative_files(root: Path) -> list[str]:

@@ -12,8 +12,11 @@ def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] 
     """SHA-256 over the names, sizes and times of the shards, and the bytes of manifest, configs and index.
 
     It reads no tensor data, so two revisions that differ in data alone are told apart by the files' times.
-    `consumed` has size and time of shards that were there when the run began.
+    `consumed` has size and time of shards that were there when the run began. A repository on the Hub is known by
+    its name and commit.
     """
+    if checkpoint.hub:
+        return str(checkpoint.hub)
     hasher = hashlib.sha256()
     shards = {shard.name: (shard.size, shard.mtime_ns) for shard in checkpoint.shards} | dict(consumed or {})
     for name, (size, mtime_ns) in sorted(shards.items()):

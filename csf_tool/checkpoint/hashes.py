@@ -56,7 +56,9 @@ def published_hashes(checkpoint: Checkpoint) -> list[PublishedHash]:
 
 
 def recorded_hashes(checkpoint: Checkpoint) -> list[PublishedHash]:
-    """The hashes that a Hub cache or `hf download` recorded."""
+    """The hashes that the Hub lists, or that a Hub cache or `hf download` recorded."""
+    if checkpoint.hub and checkpoint.hub.files:
+        return checkpoint.hub.published_hashes()
     found: list[PublishedHash] = []
     for name in _names(checkpoint):
         found += _cache_hash(checkpoint.root / name, name) + _download_hash(checkpoint.root, name)

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from csf_tool.checkpoint.disguises import HEAD_BYTES, SAFETENSORS, disguise
-from csf_tool.checkpoint.files import RandomReader, parse_json
+from csf_tool.checkpoint.files import Reader, parse_json
 from csf_tool.checkpoint.name_maps import are_plain
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
@@ -128,7 +128,7 @@ class Header:
         return sum(self.ends) - sum(self.begins)
 
 
-def read_header(reader: RandomReader, file_size: int) -> Header:
+def read_header(reader: Reader, file_size: int) -> Header:
     """The header of an open safetensors file of `file_size` bytes.
 
     Raises:

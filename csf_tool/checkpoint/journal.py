@@ -40,6 +40,7 @@ _LOCK = "lock"
 _RECORDS = "finished"
 _CONSUMED = "consumed"
 _KEPT = "kept"
+_FETCHED = "fetched"
 _COMPLETE = "complete"
 _LONGEST_NAME = 200
 _ATTEMPTS = 20
@@ -170,6 +171,10 @@ class Journal:
     def path_of(self, name: str) -> Path:
         """Where a file of the destination lies."""
         return self._destination / name
+
+    def fetch_folder(self, name: str) -> Path:
+        """Where what is fetched for a file of the destination lies until that file is complete."""
+        return self._destination / FOLDER / _FETCHED / _plain(name)
 
     def consume(self, shard: Shard) -> None:
         """Note that a source shard is about to be removed."""

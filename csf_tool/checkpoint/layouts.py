@@ -5,8 +5,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from csf_tool.checkpoint.background import in_background
 from csf_tool.checkpoint.config import (
@@ -36,25 +38,31 @@ from csf_tool.codec.formats import FORMATS
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import brief, count
 
+if TYPE_CHECKING:  # huggingface_hub takes a while to import
+    from csf_tool.checkpoint.hub import HubRepo
+
 _MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
 
 MAX_NUMBERED_SHARDS = 10_000
 """Most shards that names are believed when they say that there are so many: a name can claim any number."""
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint at `path`: a folder in either CSF layout or none, or one safetensors file.
+def open_checkpoint(source: "str | Path | HubRepo") -> Checkpoint:
+    """The checkpoint at `source`: a folder in either CSF layout or none, one safetensors file, or a repository.
 
     Only headers and JSON files are read. What is wrong with it is listed in `Checkpoint.problems`.
 
     Raises:
-        UsageError: there is nothing at `path`, or nothing that could be a checkpoint.
+        UsageError: there is nothing at `source`, or nothing that could be a checkpoint.
         CheckpointError: it is one, but not a shard of it can be read, or its manifest or index cannot.
-        EnvironmentFault: the operating system cannot read it.
+        EnvironmentFault: the operating system or the network cannot read it.
     """
-    path = Path(path)
+    hub = None if isinstance(source, str | Path) else source
+    path = Path(source) if isinstance(source, str | Path) else source.root
     try:
         with no_garbage_collection():
+            if hub:
+                return _open_folder(path, hub)
             if path.is_file():
                 return _open_file(path)
             if not path.is_dir():
@@ -83,7 +91,7 @@ def _open_file(path: Path) -> Checkpoint:
         raise UsageError(f"{path}: is a JSON file; give the folder it is in, {path.parent}")
     checkpoint = Checkpoint(path, path.parent, Layout.FILE)
     try:
-        checkpoint.shards = [_read_shard(path.parent, path.name, checkpoint.problems)]
+        checkpoint.shards = [_read_shard(checkpoint, path.name, checkpoint.problems)]
     except CheckpointError as error:
         if path.name.endswith(SHARD_SUFFIX):
             raise
@@ -91,32 +99,37 @@ def _open_file(path: Path) -> Checkpoint:
     return _finish(checkpoint)
 
 
-def _open_folder(path: Path, *, follow: bool = True) -> Checkpoint:
+def _open_folder(path: Path, hub: "HubRepo | None" = None, *, follow: bool = True) -> Checkpoint:
     """The checkpoint in a folder; a serving directory is followed to its weights once, never in circles."""
     index_name = find_index(path)
-    stray = _shard_files(path)
+    stray = _shard_files(path, hub=hub)
     passed_over: list[Problem] = []
     if (path / MANIFEST).exists():
-        found = _container_here(path, index_name, stray)
+        found = _container_here(path, index_name, stray, hub)
         if isinstance(found, Checkpoint):
             return found
         passed_over = found
     # Before the index: a serving directory has a copy of the source's, whose shards lie elsewhere.
-    if not stray and (served := _serving_root(path)):
+    if not stray and (served := _serving_root(path)) and not hub:
         if not follow:
             raise UsageError(f"{path}: is a serving directory that another one names as its weights")
         checkpoint = _open_folder(served, follow=False)
         checkpoint.remark = f"the weights of the serving directory {path}"
         return checkpoint
     if index_name or stray:
-        checkpoint = _open_hf(path, index_name, stray)
+        checkpoint = _open_hf(path, index_name, stray, hub)
         checkpoint.problems += passed_over
         checkpoint.remark = "mixed with what is left of a container" if passed_over else ""
         return checkpoint
+    if hub:
+        files = f"no {MANIFEST}, no *.safetensors.index.json and no {SHARD_SUFFIX} file"
+        raise UsageError(f"{hub}: not a checkpoint: {files} in it")
     raise not_a_checkpoint(path)
 
 
-def _container_here(path: Path, index_name: str | None, stray: list[str]) -> Checkpoint | list[Problem]:
+def _container_here(
+    path: Path, index_name: str | None, stray: list[str], hub: "HubRepo | None"
+) -> Checkpoint | list[Problem]:
     """The container whose manifest is in a folder, or why the folder is taken for a Hugging Face checkpoint."""
     taken = "and the folder is taken as a Hugging Face checkpoint"
     try:
@@ -126,12 +139,12 @@ def _container_here(path: Path, index_name: str | None, stray: list[str]) -> Che
             raise
         text = f"cannot be read, {taken} ({error})"
         return [Problem(MANIFEST, "", text, Severity.WARNING)] if (path / TENSORS).is_dir() else []
-    if stray and not _shard_files(path / TENSORS):
+    if stray and not _shard_files(path, TENSORS, hub=hub):
         text = f"lists shards in {TENSORS}, where none is, {taken}"
         return [Problem(MANIFEST, "", text, Severity.WARNING)]
     mixed = _mixed_index(path, index_name) if index_name else []
     container.problems += mixed
-    checkpoint = open_container(path, container, stray)
+    checkpoint = open_container(path, container, stray, hub)
     checkpoint.remark = "mixed with a Hugging Face checkpoint" if mixed or stray else ""
     return checkpoint
 
@@ -159,41 +172,44 @@ def _mixed_index(path: Path, index_name: str) -> list[Problem]:
     return [Problem(index_name, "", f"lists CSF streams beside {MANIFEST}: {_MIXED}")]
 
 
-def _shard_files(folder: Path) -> list[str]:
-    """The names of the shards in a folder, links to missing blobs included.
+def _shard_files(root: Path, inside: str = "", *, hub: "HubRepo | None" = None) -> list[str]:
+    """The names of the shards in a folder, links to missing blobs included, and those that the Hub has.
 
     Hidden files are none: macOS leaves a `._model.safetensors` beside every file on a foreign disk.
     """
-    if not is_folder(folder):
-        return []
-    return sorted(p.name for p in folder.glob("*" + SHARD_SUFFIX) if not p.name.startswith(".") and not p.is_dir())
+    folder = root / inside
+    paths = folder.glob("*" + SHARD_SUFFIX) if is_folder(folder) else ()
+    here = {p.name for p in paths if not p.name.startswith(".") and not p.is_dir()}
+    return sorted(here.union(hub.shard_names(inside) if hub else ()))
 
 
-def open_container(path: Path, container: Container, stray: Sequence[str] = ()) -> Checkpoint:
+def open_container(
+    path: Path, container: Container, stray: Sequence[str] = (), hub: "HubRepo | None" = None
+) -> Checkpoint:
     """The checkpoint of a container whose own files have been read; `stray` are shards that do not belong there."""
-    checkpoint = Checkpoint(path, path, Layout.CONTAINER, container=container, problems=container.problems)
+    checkpoint = Checkpoint(path, path, Layout.CONTAINER, container=container, problems=container.problems, hub=hub)
     for name in stray:
         container.error(name, f"a shard beside {MANIFEST}: {_MIXED}")
     names = [f"{TENSORS}/{file}" for file in container.rows]
     _read_shards(checkpoint, names)
-    for file in (name for name in _shard_files(path / TENSORS) if name not in container.rows):
+    for file in (name for name in _shard_files(path, TENSORS, hub=hub) if name not in container.rows):
         container.error(f"{TENSORS}/{file}", "is not listed in the manifest")
     return _finish(checkpoint)
 
 
-def _open_hf(path: Path, index_name: str | None, found: list[str]) -> Checkpoint:
+def _open_hf(path: Path, index_name: str | None, found: list[str], hub: "HubRepo | None") -> Checkpoint:
     layout = Layout.HF if index_name or len(found) > 1 or (path / CONFIG_FILES[0]).exists() else Layout.FILE
-    checkpoint = Checkpoint(path, path, layout)
+    checkpoint = Checkpoint(path, path, layout, hub=hub)
     names = list(found)
     read: dict[str, Shard] = {}
     if index_name:
         checkpoint.index = Index(path, index_name)
-        read = _faultless_shards(path, found)
-        if read and (agreeing := _open_agreeing(path, layout, checkpoint.index, read)):
+        read = _faultless_shards(checkpoint, found)
+        if read and (agreeing := _open_agreeing(checkpoint, read)):
             return agreeing
         indexed = sorted(checkpoint.index.shards)
         folders = {name.rpartition("/")[0] for name in indexed if "/" in name}
-        found += [f"{folder}/{name}" for folder in sorted(folders) for name in _shard_files(path / folder)]
+        found += [f"{folder}/{name}" for folder in sorted(folders) for name in _shard_files(path, folder, hub=hub)]
         names = indexed + [name for name in found if name not in indexed]
     elif len(found) > 1:
         text = "no index lists the shards: they are taken as they are; expand and compress write one"
@@ -201,14 +217,16 @@ def _open_hf(path: Path, index_name: str | None, found: list[str]) -> Checkpoint
     if not index_name:
         names = sorted({*found, *_numbered_siblings(found)})
     if not names:
-        raise CheckpointError(f"{path}: {index_name} lists no shards, and none are here")
+        raise CheckpointError(f"{checkpoint.label}: {index_name} lists no shards, and none are here")
     _read_shards(checkpoint, names, read)
     return _finish(checkpoint)
 
 
-def _open_agreeing(path: Path, layout: Layout, index: Index, shards: dict[str, Shard]) -> Checkpoint | None:
-    """The checkpoint of these shards if the index is written as most are, and lists exactly what they hold."""
-    checkpoint = Checkpoint(path, path, layout, list(shards.values()), index=index)
+def _open_agreeing(opened: Checkpoint, shards: dict[str, Shard]) -> Checkpoint | None:
+    """The checkpoint of these shards if its index is written as most are, and lists exactly what they hold."""
+    index = opened.index
+    assert index is not None
+    checkpoint = replace(opened, shards=list(shards.values()), problems=[])
     held = {name: shard.header.names for name, shard in shards.items()}
     with in_background(lambda: index.spells_out(held)) as agrees:
         stored = Stored(checkpoint.shards, distinct=True)  # or else the answer is no
@@ -216,11 +234,12 @@ def _open_agreeing(path: Path, layout: Layout, index: Index, shards: dict[str, S
         return _cross_check(checkpoint, stored, index_agrees=True) if agrees() else None
 
 
-def _faultless_shards(root: Path, names: list[str]) -> dict[str, Shard]:
+def _faultless_shards(checkpoint: Checkpoint, names: list[str]) -> dict[str, Shard]:
     """The shards by name; none when anything is wrong with one of them."""
     problems: list[Problem] = []
+    _prepare(checkpoint, names)
     try:
-        shards = {name: _read_shard(root, name, problems) for name in names}
+        shards = {name: _read_shard(checkpoint, name, problems) for name in names}
     except CheckpointError:
         return {}
     return shards if not problems else {}
@@ -243,9 +262,10 @@ def _numbered_siblings(found: list[str]) -> list[str]:
 
 def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Shard] = MappingProxyType({})) -> None:
     """Read every shard that can be read and is not in `read`; what stops one is a problem of its own."""
+    _prepare(checkpoint, names)
     for name in names:
         try:
-            shard = read.get(name) or _read_shard(checkpoint.root, name, checkpoint.problems)
+            shard = read.get(name) or _read_shard(checkpoint, name, checkpoint.problems)
             checkpoint.shards.append(shard)
         except CheckpointError as error:
             checkpoint.lacking.append(name)
@@ -255,8 +275,19 @@ def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Sh
         raise no_shard_can_be_read(checkpoint.path, listed_by, names, checkpoint.problems[-len(names) :])
 
 
-def _read_shard(root: Path, name: str, problems: list[Problem]) -> Shard:
-    path = root / name
+def _prepare(checkpoint: Checkpoint, names: list[str]) -> None:
+    """Have the headers of shards on the Hub fetched together."""
+    if checkpoint.hub:
+        checkpoint.hub.prepare(names)
+
+
+def _read_shard(checkpoint: Checkpoint, name: str, problems: list[Problem]) -> Shard:
+    path = checkpoint.root / name
+    if checkpoint.hub and (remote := checkpoint.hub.remote(name)):
+        size = remote.file.size
+        header = read_header(remote.open(), size)
+        problems += [Problem(name, fault.tensor, fault.problem) for fault in header.faults]
+        return Shard(name, path, size, 0, header, remote)
     with RandomReader(path, name) as reader:
         status = os.fstat(reader.fileno())
         header = read_header(reader, status.st_size)
@@ -286,6 +317,7 @@ def _find_planes(checkpoint: Checkpoint, stored: Stored) -> None:
 
 def _cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = False) -> Checkpoint:
     """Hold every list of names against every other, the index only where it may disagree."""
+    checkpoint.problems += checkpoint.hub.problems if checkpoint.hub else []
     if not checkpoint.formats:
         checkpoint.problems += stacked_scales(checkpoint.shards)
     if checkpoint.dense_table:

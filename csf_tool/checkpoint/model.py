@@ -6,13 +6,18 @@ from enum import StrEnum
 from functools import cached_property, partial
 from itertools import chain, count, repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from csf_tool.checkpoint.container import Container
+from csf_tool.checkpoint.files import RandomReader, Reader
 from csf_tool.checkpoint.headers import Header, Tensor
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
+
+if TYPE_CHECKING:  # huggingface_hub takes a while to import
+    from csf_tool.checkpoint.hub import HubRepo
+    from csf_tool.checkpoint.hub_ranges import RemoteFile
 
 
 class Layout(StrEnum):
@@ -34,13 +39,26 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One safetensors file: `name` is its path relative to the checkpoint, with forward slashes."""
+    """One safetensors file: `name` is its path relative to the checkpoint, with forward slashes.
+
+    One that lies on the Hub is `remote`: there is nothing at its `path`, unless somebody downloads it meanwhile.
+    """
 
     name: str
     path: Path
     size: int
     mtime_ns: int
     header: Header
+    remote: "RemoteFile | None" = None
+
+    def open(self) -> Reader:
+        """A reader of its bytes, wherever they are.
+
+        Raises:
+            CheckpointError: it is not there.
+            EnvironmentFault: the operating system cannot read it.
+        """
+        return self.remote.open() if self.remote else RandomReader(self.path, self.name)
 
     @property
     def file(self) -> str:
@@ -248,7 +266,8 @@ class Checkpoint:
     """An opened checkpoint. Opening reads headers and metadata, never tensor data.
 
     What is wrong with it is in `problems`, so that one fault does not hide the rest. `lacking` are the shards that
-    it should have and that are missing or cannot be read.
+    it should have and that are missing or cannot be read. Of one on the Hub
+    `path` and `root` are its snapshot in the cache.
     """
 
     path: Path
@@ -265,6 +284,27 @@ class Checkpoint:
     """Dense scales that may be padded or in tile order, each with what tells so."""
     remark: str = ""
     """What has to be said along with what it is: that another layout is mixed in, or what led here."""
+    hub: "HubRepo | None" = None
+
+    @property
+    def label(self) -> str:
+        """What reports and messages call it: its path, or repository and commit."""
+        return str(self.hub or self.path)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether there are shards of it that are not here."""
+        return any(shard.remote for shard in self.shards)
+
+    def fetch_side_files(self, endings: set[str] | None = None) -> None:
+        """Have the files beside the shards here, all of them or those with one of `endings`, if it is on the Hub.
+
+        Raises:
+            CheckpointError: the Hub lists one and does not have it.
+            EnvironmentFault: one cannot be had.
+        """
+        if self.hub:
+            self.hub.fetch_side_files({shard.name for shard in self.shards}, endings)
 
     @cached_property
     def planes(self) -> list[Plane]:

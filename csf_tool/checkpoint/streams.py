@@ -1,16 +1,17 @@
 """Reading the two streams of a plane."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
+from pathlib import Path
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.files import RandomReader
-from csf_tool.checkpoint.model import Plane, Shard
+from csf_tool.checkpoint.files import RandomReader, Reader
+from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.codec import reference
 from csf_tool.codec.reference import Fault
 from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError
@@ -42,10 +43,14 @@ class PlaneStreams:
 
 
 class Readers:
-    """Open files of a checkpoint's shards, each opened when first asked for."""
+    """Open files of a checkpoint's shards, each opened when first asked for.
 
-    def __init__(self) -> None:
-        self._open: dict[str, RandomReader] = {}
+    `copies` says by name where shards that lie elsewhere have been fetched to.
+    """
+
+    def __init__(self, copies: Mapping[str, Path] = MappingProxyType({})) -> None:
+        self._copies = copies
+        self._open: dict[str, Reader] = {}
         self._asked_for: dict[str, Shard] = {}
 
     @contextmanager
@@ -79,12 +84,24 @@ class Readers:
         self._open.clear()
         self._asked_for.clear()
 
-    def __getitem__(self, shard: Shard) -> RandomReader:
+    def __getitem__(self, shard: Shard) -> Reader:
         reader = self._open.get(shard.name)
         if reader is None:
             self._asked_for[shard.name] = shard
-            reader = self._open[shard.name] = RandomReader(shard.path, shard.name)
+            copy = self._copies.get(shard.name)
+            reader = self._open[shard.name] = RandomReader(copy, shard.name) if copy else shard.open()
         return reader
+
+    def expect(self, tensors: Iterable[Located]) -> None:
+        """Hear which tensors will be read, in about which order: those that lie on the Hub are fetched ahead."""
+        ranges: dict[str, list[tuple[int, int]]] = {}
+        shards: dict[str, Shard] = {}
+        for shard, tensor in tensors:
+            if shard.remote and shard.name not in self._copies:
+                shards[shard.name] = shard
+                ranges.setdefault(shard.name, []).append((tensor.begin, tensor.end))
+        for name, shard in shards.items():
+            self[shard].expect(ranges[name])
 
     def forget(self) -> None:
         """Let the page cache drop what was read."""
@@ -106,11 +123,13 @@ class Readers:
 
 
 def _require_unchanged(shard: Shard) -> None:
-    """Check that a shard is still the file whose header was read.
+    """Check that a shard is still the file whose header was read. On the Hub a commit's files never change.
 
     Raises:
         EnvironmentFault: it is gone, or its size or time is another.
     """
+    if shard.remote:
+        return
     try:
         now = shard.path.stat()
     except OSError as error:

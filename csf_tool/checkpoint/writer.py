@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
-from csf_tool.checkpoint.files import CHUNK_BYTES, RandomReader, drop_cache
+from csf_tool.checkpoint.files import CHUNK_BYTES, RandomReader, Reader, drop_cache
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import size
 
@@ -197,14 +197,14 @@ class NewFile:
         except OSError as error:
             raise writing_fault(self.name, error) from error
 
-    def copy(self, reader: RandomReader, begin: int, end: int, on_bytes: Callable[[int], None]) -> None:
+    def copy(self, reader: Reader, begin: int, end: int, on_bytes: Callable[[int], None]) -> None:
         """Append a range of another file, copied by the kernel where it can (reflinked where the file system does).
 
         Raises:
             CheckpointError: the other file ends before.
             EnvironmentFault: the disk is full, or cannot be written.
         """
-        while begin < end and self._kernel_copies:
+        while begin < end and self._kernel_copies and isinstance(reader, RandomReader):
             try:
                 done = os.copy_file_range(reader.fileno(), self._fd, min(end - begin, _KERNEL_COPY_BYTES), begin)
             except OSError as error:

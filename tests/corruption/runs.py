@@ -38,7 +38,7 @@ def run(command: Callable[..., None], checkpoint: Path, **options: object) -> Ra
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            command(checkpoint=checkpoint, **options)
+            command(checkpoint=str(checkpoint), **options)
         except typer.Exit as done:
             return Ran(done.exit_code, out.getvalue(), err.getvalue())
     raise AssertionError("every command ends with typer.Exit")
@@ -58,7 +58,7 @@ def run_commands(checkpoint: Path, reference: Path, out: Path, names: tuple[str,
     how: dict[str, Callable[[], Ran]] = {
         STATS: lambda: run(cli.stats, checkpoint),
         VERIFY: lambda: run(cli.verify, checkpoint, **device),
-        AGAINST: lambda: run(cli.verify, checkpoint, against=reference, **device),
+        AGAINST: lambda: run(cli.verify, checkpoint, against=str(reference), **device),
         EXPAND: lambda: run(cli.expand, checkpoint, destination=out, **device),
         IDENTITY: lambda: run(cli.identity, checkpoint),
     }

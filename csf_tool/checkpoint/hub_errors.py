@@ -1,0 +1,166 @@
+"""What the Hub's refusals mean, each as one line with its remedy; and trying again what may pass."""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
+from csf_tool.text import count
+
+T = TypeVar("T")
+
+NetworkError: type[Exception] = HfHubHTTPError.__mro__[1]
+"""The base of all errors of the HTTP client: httpx's in huggingface_hub 1, httpx2's in huggingface_hub 2."""
+
+_PASSING = {408, 429, 500, 502, 503, 504}
+"""Answers that may be others in a while."""
+
+
+class BrokenAnswer(Exception):
+    """Raised when an answer is not as long as it must be: the next may be whole."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often to try again, after how many seconds each, and the longest wait that a server may ask for."""
+
+    waits: tuple[float, ...] = (0.5, 1, 2, 4, 8)
+    longest: float = 60
+
+
+@dataclass(frozen=True)
+class Place:
+    """What was asked for, as messages name it: a repository, or a file of one."""
+
+    repo_id: str
+    revision: str
+    endpoint: str
+    file: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.repo_id}@{self.revision}" + (f": {self.file}" if self.file else "")
+
+
+def persistently(
+    action: Callable[[], T], place: Place, patience: Patience, sleep: Callable[[float], None] = time.sleep
+) -> T:
+    """What `action` gives, tried again while the fault is one that may pass.
+
+    Raises:
+        UsageError: there is no such repository, or no such revision of it.
+        CheckpointError: the file is listed, and not there.
+        EnvironmentFault: no network, no permission, too many requests, or a server that fails.
+    """
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return action()
+        except (NetworkError, OSError, HFValidationError, BrokenAnswer) as error:
+            if isinstance(error, LocalEntryNotFoundError):  # huggingface_hub's own download, which has tried again
+                raise explained(error.__cause__ or error, place, tries) from error
+            pause = _pause(error, patience, tries)
+            if pause is None:
+                raise explained(error, place, tries) from error
+        sleep(pause)
+
+
+def _pause(error: Exception, patience: Patience, tries: int) -> float | None:
+    """Seconds until the next try; None where it would not help, or would take too long."""
+    if tries > len(patience.waits) or isinstance(error, OfflineModeIsEnabled):
+        return None
+    wait = patience.waits[tries - 1]
+    if isinstance(error, HfHubHTTPError):
+        if error.response.status_code not in _PASSING:
+            return None
+        wait = max(wait, asked_wait(error) or 0)
+    elif not isinstance(error, NetworkError | BrokenAnswer):
+        return None
+    return wait if wait <= patience.longest else None
+
+
+def asked_wait(error: HfHubHTTPError) -> int | None:
+    """The seconds that a server asks to wait: by Retry-After, or by the time that the Hub's rate limit has left."""
+    headers = error.response.headers
+    if re.fullmatch(r"\d{1,9}", after := headers.get("Retry-After", "").strip()):
+        return int(after)
+    left = re.search(r";\s*r=0\s*;\s*t=(\d{1,9})", headers.get("RateLimit", ""))
+    return int(left[1]) if left else None
+
+
+def explained(error: BaseException, place: Place, tries: int) -> CsfToolError:
+    """The error to raise for what huggingface_hub raised: what is wrong, and what to do."""
+    if isinstance(error, OfflineModeIsEnabled):
+        return EnvironmentFault(
+            f"{place}: is not in the cache, or not all of it, and offline mode keeps the network out: "
+            f"unset HF_HUB_OFFLINE, or fetch it first with `hf download {place.repo_id}`"
+        )
+    if isinstance(error, HFValidationError):
+        return UsageError(f"{place}: cannot be the name of a repository or revision: {_first_line(error)}")
+    if isinstance(error, HfHubHTTPError):
+        return _refused(error, place, tries)
+    if isinstance(error, NetworkError | BrokenAnswer):
+        return EnvironmentFault(
+            f"{place}: no whole answer in {count(tries, 'try')}, the last time: {_first_line(error)}: "
+            f"check the network, the proxy and HF_ENDPOINT (now {place.endpoint})"
+        )
+    said = error.strerror if isinstance(error, OSError) else None
+    return EnvironmentFault(f"{place}: cannot be fetched: {said or _first_line(error)}")
+
+
+def _refused(error: HfHubHTTPError, place: Place, tries: int) -> CsfToolError:
+    status = error.response.status_code
+    reason = (error.server_message or "no reason given").splitlines()[0]
+    page = f"{place.endpoint}/{place.repo_id}"
+    if isinstance(error, GatedRepoError):
+        return EnvironmentFault(
+            f"{place}: is gated: accept its conditions at {page}, then log in (`hf auth login`, or HF_TOKEN)"
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return UsageError(f"{place}: the repository has no such branch, tag or commit: {page}/tree/main lists them")
+    if isinstance(error, EntryNotFoundError):
+        return CheckpointError(f"{place}: the Hub lists the file and answers that it is not there")
+    if status == 401:
+        return EnvironmentFault(
+            f"{place}: the Hub wants to know who asks (401): the repository is private, the token is not valid, or "
+            "the name is wrong: check it, and log in (`hf auth login`, or HF_TOKEN)"
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return UsageError(
+            f"{place}: no such repository on {place.endpoint}, or a private one that this login may not see: "
+            "check the name, or log in (`hf auth login`, or HF_TOKEN)"
+        )
+    if status == 403:
+        return EnvironmentFault(
+            f"{place}: access is refused (403: {reason}): ask at {page} for it, or use a token that has it"
+        )
+    if status == 429:
+        wait = asked_wait(error)
+        when = f"in {wait} seconds" if wait is not None else "later"
+        return EnvironmentFault(
+            f"{place}: too many requests (429) in {count(tries, 'try')}: run it again {when}; "
+            "logged-in users have a higher limit"
+        )
+    if status >= 500:
+        return EnvironmentFault(
+            f"{place}: the server failed {count(tries, 'time')}, the last time with {status}: run it again later"
+        )
+    return EnvironmentFault(f"{place}: the server answers {status}: {reason}")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__
