@@ -221,8 +221,11 @@ class _Expansion:
     def _is_finished(self, shard: DenseShard) -> bool:
         """Whether an earlier run finished the shard; with `--recheck`, whether its bytes are still right."""
         record = self._journal.finished(shard.name)
-        if record is None or record.size != shard.size or (self._options.recheck and not self._is_right(shard)):
+        if record is None:
             self._journal.forget_damaged(shard.name)
+            return False
+        if record.size != shard.size or (self._options.recheck and not self._is_right(shard)):
+            self._journal.forget(shard.name)
             return False
         if shard.name not in self.result.adopted_files:
             self.result.resumed_shards.append(shard.name)

@@ -159,8 +159,12 @@ class Journal:
             file.write(render_json(asdict(record)))
 
     def forget_damaged(self, name: str) -> None:
-        """Take back a file that was finished once and is no longer what it was; files of others stay."""
-        if self._record_path(name).is_file():
+        """Take back a file that was finished once and has another size now; files of others stay.
+
+        A record without its file is left alone: another process may be about to give that file its name.
+        """
+        is_there = self._record_path(name).is_file() and (self._destination / name).is_file()
+        if is_there and not self.finished(name):
             self.forget(name)
 
     def forget(self, name: str) -> None:

@@ -57,3 +57,16 @@ def test_a_run_that_begins_while_the_same_one_is_nearly_closed(tmp_path: Path, m
     assert late[0].finished("model.safetensors") == Record(4)
     late[0].close()
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_record_whose_file_is_about_to_come_is_left_alone(tmp_path: Path) -> None:
+    """Another process notes that a file is complete before it gives the file its name."""
+    journal = Journal.open(tmp_path, RUN)
+    journal.finish("model.safetensors", Record(4))
+    journal.forget_damaged("model.safetensors")
+    (tmp_path / "model.safetensors").write_bytes(b"done")
+    journal.forget_damaged("model.safetensors")
+    assert journal.finished("model.safetensors") == Record(4)
+    (tmp_path / "model.safetensors").write_bytes(b"cut")
+    journal.forget_damaged("model.safetensors")
+    assert not (tmp_path / "model.safetensors").exists()
