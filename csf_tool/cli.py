@@ -295,6 +295,9 @@ def verify(
         str | None,
         typer.Option(metavar="ORG/NAME[@REVISION]", help="Compare the files' hashes with those that the Hub lists."),
     ] = None,
+    tensors_only: Annotated[
+        bool, typer.Option("--tensors-only", help="With --against: do not compare config, tokenizer and metadata.")
+    ] = False,
     all_tensors: Annotated[
         bool, typer.Option("--all-tensors", help="On the Hub: fetch every tensor, not just the scales.")
     ] = False,
@@ -349,6 +352,7 @@ def verify(
             jobs=jobs or default_jobs(),
             drop_cache=drops_cache(opened, drop_cache),
             all_tensors=all_tensors,
+            tensors_only=tensors_only,
             published=_listed_hashes(hub) if hub else [],
             only=tuple(only or ()),
             quick=quick,

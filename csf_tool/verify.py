@@ -48,6 +48,8 @@ class VerifyOptions:
     save_hashes: str = ""
     all_tensors: bool = False
     """Of what lies on the Hub, fetch every tensor, and not just the scales."""
+    tensors_only: bool = False
+    """Hold nothing but tensors against the reference: not the config and tokenizer, nor the headers' metadata."""
     published: list[PublishedHash] = field(default_factory=list)
     """Hashes that somebody else gives for the checkpoint's files."""
 
@@ -322,8 +324,12 @@ class _Verification:
                 check.fail(self._tensors[name].stored_in, name, "the reference does not have it")
         for name in self._theirs.keys() - self._tensors.keys() if not self._options.only else ():
             check.fail("", name, f"missing; the reference has it in {self._theirs[name].stored_in}")
-        files, problems = (0, []) if self._options.only else compare_side_files(self._checkpoint, self._against)
-        check.failures += problems + compare_formats(self._checkpoint, self._against)
+        files = 0
+        if not self._options.tensors_only:
+            check.failures += compare_formats(self._checkpoint, self._against)
+        if not self._options.tensors_only and not self._options.only:
+            files, problems = compare_side_files(self._checkpoint, self._against)
+            check.failures += problems
         beside = f", and {count(files, 'file')} beside the shards" if files else ""
         check.note = f"bytes of every tensor of {self._against.label}{beside}"
         if self._fetched is not None:

@@ -18,7 +18,7 @@ from csf_tool.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Silent
 from csf_tool.verdict import Verified
-from csf_tool.verify import verify
+from csf_tool.verify import VerifyOptions, verify
 
 Sample = Callable[[str], Path]
 Copied = Callable[..., Path]
@@ -399,3 +399,14 @@ def test_a_sums_file_with_a_damaged_line_fails(copied: Copied) -> None:
     digest = hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
     (folder / "SHA256SUMS").write_text(f"{digest[:-1]}q  config.json\n")
     assert [p.file for p in run(folder).stored.failures] == ["SHA256SUMS"]
+
+
+def test_tensors_alone_may_be_held_against_a_reference_of_another_config(copied: Copied, sample: Sample) -> None:
+    config = copied("nvfp4-csf-hf") / "config.json"
+    config.write_text(config.read_text().replace('"model_type"', '"transformers_version": "5.0", "model_type"', 1))
+    assert "transformers_version" in config.read_text()
+    assert not run(config.parent, sample("nvfp4-dense")).ok
+    opened, reference = open_checkpoint(config.parent), open_checkpoint(sample("nvfp4-dense"))
+    found = verify(opened, reference, NumpyDecoder(), Silent(), VerifyOptions(tensors_only=True))
+    assert found.ok
+    assert "beside" not in found.reference.note
