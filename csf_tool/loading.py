@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from csf_tool.torch_loading import TorchLoader
 
-BATCH_BYTES = 2 << 30
-"""Dense bytes that `iter_tensors` loads together: room for a layer of hundreds of experts, so for whole stacks."""
+BATCH_BYTES = 512 << 20
+"""Dense bytes that `iter_tensors` loads together: many planes a launch, few compressed bytes beside them."""
 
 T = TypeVar("T")
 

@@ -194,7 +194,7 @@ def _grouped_bars(axes: "Axes", names: list[str], ways: list[_Way]) -> None:
             place, height, width, yerr=[below, above], label=label, color=colour, hatch=hatch, edgecolor="white",
             error_kw={"elinewidth": 0.8},
         )  # fmt: skip
-    axes.set_xticks(range(len(names)), [_plain(name) for name in names], fontsize=8)
+    axes.set_xticks(range(len(names)), [_plain(name).replace(" ", "\n") for name in names], fontsize=8)
     axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend
     _tidy(axes)
     axes.legend(frameon=False, fontsize=7, ncols=2)
