@@ -704,6 +704,14 @@ def plan(
 @app.command(rich_help_panel=MEASURE)
 @_guarded
 def bench(
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHECKPOINT",
+            help="Measure the first gated expert layer of a checkpoint, here or on the Hub.",
+            show_default="made-up streams of real geometries",
+        ),
+    ] = None,
     device: Annotated[int, typer.Option(help="The GPU, by its number.")] = 0,
     repeats: Annotated[int, typer.Option(min=3, help="Replays that the medians are of.")] = 20,
     products: Annotated[
@@ -716,18 +724,22 @@ def bench(
 
     \b
     Examples:
-    csf-tool bench --repeats 50
+    csf-tool bench --checkpoint ~/models/Qwen3.8-Flash-Next-FP4-Local --repeats 50
     csf-tool bench --device 1 --no-products --json
     """
     from csf_tool.devices import choose_cuda
 
     _check_figure(figure)
     choose_cuda(f"cuda:{device}", _say)
+    import torch
+
+    from csf_tool.bench.real_layer import load_layer
     from csf_tool.bench.run import BenchOptions, run_bench
     from csf_tool.report.bench import bench_json, bench_report
     from csf_tool.report.console import print_err
 
-    found = run_bench(BenchOptions(repeats=repeats, device=device, gemm=products), print_err)
+    layer = load_layer(_open(checkpoint), torch.device("cuda", device)) if checkpoint else None
+    found = run_bench(BenchOptions(repeats=repeats, device=device, gemm=products, layer=layer), print_err)
     if figure:
         from csf_tool.report.figures import bench_figure, save
 

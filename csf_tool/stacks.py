@@ -1,13 +1,21 @@
 """Stacks of a checkpoint, kept compressed: one projection of a layer over all its experts, for one rank."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import Literal
 
 import torch
 
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
-from csf_tool.checkpoint.names import Role, expert_group_of, expert_of, layer_of, projection_of, role_of
+from csf_tool.checkpoint.names import (
+    Role,
+    expert_group_of,
+    expert_of,
+    layer_of,
+    natural_key,
+    projection_of,
+    role_of,
+)
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.csf_shards import read_scales
 from csf_tool.encoder import Encoded, make_encoder
@@ -69,6 +77,25 @@ def load_stack(
             breaks a rule of the format.
         EnvironmentFault: the system cannot read it, or there is no such GPU.
     """
+    streams = read_stack(
+        checkpoint, layer, projection,
+        device=device, tp_rank=tp_rank, tp_size=tp_size, order=order, interleave=interleave,
+    )  # fmt: skip
+    return streams.prepared()
+
+
+def read_stack(
+    checkpoint: Checkpoint | str | PathLike[str],
+    layer: int | str,
+    projection: Projection,
+    *,
+    device: torch.device | str | int,
+    tp_rank: int = 0,
+    tp_size: int = 1,
+    order: Order = ("gate", "up"),
+    interleave: bool = False,
+) -> RowStreams:
+    """The checked streams of a stack on a device, not yet prepared. Arguments and errors are those of `load_stack`."""
     wanted = _wanted(projection, order)
     if not 0 <= tp_rank < tp_size:
         raise UsageError(f"tp_rank {tp_rank} of tp_size {tp_size}: ranks count from 0")
@@ -86,9 +113,33 @@ def load_stack(
         for stream, stack in zip(streams, stacks, strict=True)
     ]
     try:
-        return join_rows(parts, interleave=interleave).prepared()
+        joined = join_rows(parts, interleave=interleave)
+        joined.require_geometry()
     except ValueError as fault:
         raise CheckpointError(f"{found.path}: layer {escape(layer)}: {FUSED}: {fault}") from fault
+    return joined
+
+
+def first_gated_layer(checkpoint: Checkpoint) -> str:
+    """The first layer whose routed experts have gate, up and down projections: a name that `load_stack` takes.
+
+    Compressed planes count; in a checkpoint without any, dense ones.
+
+    Raises:
+        UsageError: there is none.
+    """
+    roles: dict[str, set[Role]] = {}
+    planes: Iterable[AnyPlane] = checkpoint.planes or checkpoint.dense_planes
+    for plane in planes:
+        group, role = expert_group_of(plane.name), role_of(projection_of(plane.name))
+        if group and role:
+            roles.setdefault(group, set()).add(role)
+    complete = [group for group, found in roles.items() if len(found) == len(Role)]
+    if not complete:
+        raise UsageError(
+            f"{checkpoint.label}: has no layer with block scales of experts' gate, up and down projections"
+        )
+    return min(complete, key=natural_key)
 
 
 def _encoded(planes: Sequence[AnyPlane], readers: Readers, device: torch.device) -> list[Plane | Encoded]:

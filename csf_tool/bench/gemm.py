@@ -4,7 +4,7 @@ The product is weight-only: FP4 weights, unpacked in the kernel, and 16-bit acti
 kernel on the same weights; only where its scales come from differs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -13,9 +13,9 @@ import triton
 
 from csf_tool.bench.gemm_kernels import gemm
 from csf_tool.bench.timing import ENOUGH_REPEATS, Timing, time_graph
-from csf_tool.bench.workloads import Workload, WrongBytes, make_streams, prepare
+from csf_tool.bench.workloads import Streams, Workload, WrongBytes, make_streams, prepare
 from csf_tool.codec.formats import NVFP4
-from csf_tool.gpu import CsfScales, decompress_nvfp4_csf_scales
+from csf_tool.gpu import decompress_nvfp4_csf_scales
 
 STACKS = (
     Workload("gate and up", NVFP4, 512, 1280, 160, 0.010),
@@ -95,14 +95,14 @@ class GemmResult:
 class _Layer:
     """Weights, streams and dense scales of a stack, and the workspace that it is decoded into."""
 
-    def __init__(self, stack: Workload, device: torch.device, scales: CsfScales | None = None) -> None:
+    def __init__(self, stack: Workload, streams: Streams, device: torch.device) -> None:
         self.stack = stack
         self.device = device
         self.columns, self.depth = stack.rows, stack.cols * stack.format.group_size
         random = torch.Generator(device).manual_seed(2)
         shape = (stack.experts, self.columns, self.depth // 2)
         self.weight = torch.randint(0, 256, shape, dtype=torch.uint8, device=device, generator=random)
-        self.scales = scales or prepare(stack, make_streams(stack, device))
+        self.scales = prepare(stack, streams)
         self.dense = decompress_nvfp4_csf_scales(self.scales)
         self.workspace = torch.empty_like(self.dense)
         self.random = random
@@ -150,16 +150,38 @@ def multiply(
     return out
 
 
+def why_no_product(stack: Workload, l2_bytes: int) -> str | None:
+    """Why the products of a stack are not measured, or None when they are."""
+    if stack.format != NVFP4:
+        return f"the product is one of NVFP4 weights, these are {stack.format.title}"
+    depth = stack.cols * stack.format.group_size
+    if not any(_fits(tile, stack) for tile in _TILES):
+        return f"no launch shape divides weights of {stack.rows}x{depth}"
+    if stack.experts < 2 * ACTIVE_EXPERTS:
+        return f"{stack.experts} experts are too few to choose {ACTIVE_EXPERTS} of them in turn"
+    if stack.format.weight_bytes(stack.dense_bytes) <= l2_bytes:
+        return "the weights fit the L2: they cannot be rotated past it"
+    return None
+
+
+def _fits(tile: Tile, stack: Workload) -> bool:
+    """Whether the launch shape divides the stack's weights: the kernel computes no part of a tile."""
+    depth = stack.cols * stack.format.group_size
+    return not stack.rows % tile.columns and not depth % tile.depth
+
+
 def run_gemms(
-    device: torch.device, repeats: int, progress: Callable[[str], None], stacks: tuple[Workload, ...] = STACKS
+    device: torch.device, stacks: Iterable[tuple[Workload, Streams]], repeats: int, progress: Callable[[str], None]
 ) -> Iterator[GemmResult]:
     """Time every product of `stacks`: 1 to 256 tokens an expert; all experts, batched and grouped; 8 of them, grouped.
+
+    The stacks are such as `why_no_product` has nothing against. Their weights are random.
 
     Raises:
         WrongBytes: a product with decoded scales gives other bytes than one with dense scales.
     """
-    for stack in stacks:
-        layer = _Layer(stack, device)
+    for stack, streams in stacks:
+        layer = _Layer(stack, streams, device)
         for tokens in TOKENS:
             progress(f"product, {stack.name}, {tokens} tokens")
             yield _time_product(layer, "batched", [None], tokens, repeats)
@@ -171,7 +193,8 @@ def run_gemms(
 def _few(layer: _Layer, tokens: int) -> list[torch.Tensor | None]:
     """Routings to 8 experts each, no expert twice: launched in turn, none finds its weights in the L2."""
     experts = layer.stack.experts
-    order = torch.randperm(experts, generator=torch.Generator().manual_seed(3))
+    chosen = experts // ACTIVE_EXPERTS * ACTIVE_EXPERTS  # the rest would be routings to fewer
+    order = torch.randperm(experts, generator=torch.Generator().manual_seed(3))[:chosen]
     routings: list[torch.Tensor | None] = []
     for chosen in order.split(ACTIVE_EXPERTS):
         rows = torch.zeros(experts, dtype=torch.int32)
@@ -226,7 +249,8 @@ def _time_product(
 @cache
 def _works(tile: Tile, device: torch.device) -> bool:
     """Whether a launch shape that multiplies scaled 4-bit operands in hardware gives what unpacked ones give."""
-    layer = _Layer(replace(STACKS[0], experts=2, rows=tile.columns, cols=2 * tile.depth // 16), device)
+    stack = replace(STACKS[0], experts=2, rows=tile.columns, cols=2 * tile.depth // 16)
+    layer = _Layer(stack, make_streams(stack, device), device)
     x = layer.tokens(2 * tile.rows)
 
     def product(tile: Tile) -> torch.Tensor:
@@ -249,7 +273,7 @@ def _timer(launch: Callable[[int], object], sets: int, repeats: int) -> Callable
 
 def _fastest(layer: _Layer, product: Callable[[Tile], Callable[[int], object]], tokens: int, sets: int) -> Tile:
     """The launch shape that is fastest with dense scales; both sides get it."""
-    tiles = [tile for tile in _TILES if tile.rows <= max(16, tokens) and not layer.columns % tile.columns]
+    tiles = [tile for tile in _TILES if tile.rows <= max(16, tokens) and _fits(tile, layer.stack)]
     if torch.cuda.get_device_capability(layer.device) >= (10, 0):
         tiles += [scaled for tile in tiles if _works(scaled := replace(tile, scaled_dot=True), layer.device)]
     return min(tiles, key=lambda tile: time_graph(product(tile), launches=sets, repeats=5).median_us)

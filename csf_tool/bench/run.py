@@ -1,7 +1,7 @@
 """Run the benchmark: every workload, decoded every way, with data in the L2 and without."""
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -9,7 +9,8 @@ import torch
 import triton
 
 from csf_tool.bench import rivals
-from csf_tool.bench.gemm import GemmResult, run_gemms
+from csf_tool.bench.gemm import STACKS, GemmResult, run_gemms, why_no_product
+from csf_tool.bench.real_layer import RealLayer, Source
 from csf_tool.bench.timing import Timing, time_eager, time_graph
 from csf_tool.bench.workloads import (
     ENCODED,
@@ -54,6 +55,8 @@ class BenchOptions:
     """Whether to time the encoder as well."""
     gemm: bool = True
     """Whether to time matrix products with and without decoding before them as well."""
+    layer: RealLayer | None = None
+    """What to measure in place of made-up stacks: those of `workloads`, and those of the products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class BenchResult:
     encode: EncodeResult | None
     gemms: list[GemmResult] = field(default_factory=list)
     date: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
+    source: Source | None = None
+    """The checkpoint that the streams are of; None: they are made up."""
     skipped: list[str] = field(default_factory=list)
     """What could not be measured, and why."""
 
@@ -118,14 +123,17 @@ def run_bench(options: BenchOptions, progress: Callable[[str], None] = lambda _:
     device = torch.device("cuda", options.device)
     with torch.cuda.device(device):
         properties = torch.cuda.get_device_properties(device)
+        layer = options.layer
         cases = []
-        for work in options.workloads:
+        for work, streams in _with_streams(layer.stacks if layer else options.workloads, layer, device):
             progress(work.name)
-            cases.append(_run_case(work, options, device, properties.L2_cache_size))
+            cases.append(_run_case(_Case(work, streams, options, device, properties.L2_cache_size)))
         encode = None
         if options.encode:
             progress("encoder")
             encode = _run_encoder(options, device)
+        products, skipped = choose_products(options, properties.L2_cache_size)
+        gemms = run_gemms(device, _with_streams(products, layer, device), options.repeats, progress)
         missing = rivals.nvcomp_missing()
         return BenchResult(
             device=properties.name,
@@ -135,9 +143,25 @@ def run_bench(options: BenchOptions, progress: Callable[[str], None] = lambda _:
             empty=_time_empty(options, device),
             cases=cases,
             encode=encode,
-            gemms=list(run_gemms(device, options.repeats, progress)) if options.gemm else [],
-            skipped=[f"nvCOMP ANS: {missing}"] if missing else [],
+            gemms=list(gemms),
+            source=layer.source if layer else None,
+            skipped=[*([f"nvCOMP ANS: {missing}"] if missing else []), *skipped],
         )
+
+
+def _with_streams(
+    works: Iterable[Workload], layer: RealLayer | None, device: torch.device
+) -> Iterator[tuple[Workload, Streams]]:
+    """Stacks of the layer, or the given ones with made-up streams, each made when it is its turn."""
+    return ((work, layer.stacks[work] if layer else make_streams(work, device)) for work in works)
+
+
+def choose_products(options: BenchOptions, l2_bytes: int) -> tuple[list[Workload], list[str]]:
+    """The stacks whose products are timed, and of each other one why not."""
+    works = list(options.layer.stacks if options.layer else STACKS) if options.gemm else []
+    reasons = {work: why_no_product(work, l2_bytes) for work in works}
+    skipped = [f"Product of the {work.name} stack: {reason}." for work, reason in reasons.items() if reason]
+    return [work for work in works if not reasons[work]], skipped
 
 
 def _versions(device: int) -> dict[str, str]:
@@ -154,10 +178,12 @@ def _versions(device: int) -> dict[str, str]:
 class _Case:
     """The tensors of a workload, in as many sets as it takes to pass the L2."""
 
-    def __init__(self, work: Workload, options: BenchOptions, device: torch.device, l2_bytes: int) -> None:
+    def __init__(
+        self, work: Workload, streams: Streams, options: BenchOptions, device: torch.device, l2_bytes: int
+    ) -> None:
         self.work = work
         self.options = options
-        self.streams = make_streams(work, device)
+        self.streams = streams
         self.bytes_moved = self.streams.nbytes + work.dense_bytes
         self.sets = max(2, -(-_L2_TIMES * l2_bytes // self.bytes_moved))
         self.prepared = [prepare(work, self.streams) for _ in range(self.sets)]
@@ -183,9 +209,8 @@ def _decompress(scales: CsfScales, **options: object) -> torch.Tensor:
     return decompress(scales, **options)
 
 
-def _run_case(work: Workload, options: BenchOptions, device: torch.device, l2_bytes: int) -> CaseResult:
-    case = _Case(work, options, device, l2_bytes)
-    dense = rivals.torch_decode(work, case.streams)
+def _run_case(case: _Case) -> CaseResult:
+    dense = rivals.torch_decode(case.work, case.streams)
     _check(case, dense)
     measures = [
         *_time_decode(case),
@@ -195,7 +220,7 @@ def _run_case(work: Workload, options: BenchOptions, device: torch.device, l2_by
     if rivals.nvcomp_missing() is None:
         measures.append(_time_nvcomp(case, dense))
     return CaseResult(
-        workload=work,
+        workload=case.work,
         exceptions=len(case.streams.words),
         compressed_bytes=case.streams.nbytes,
         prepared_bytes=case.prepared[0].nbytes,
@@ -223,12 +248,14 @@ def _time_decode(case: _Case) -> list[Measure]:
         at = i % case.sets
         return _decompress(case.prepared[at], out=case.outs[at], expert_start=few[i // case.sets % _ROUTINGS])
 
-    return [
+    measures = [
         case.time("all experts", decode("linear")),
         case.time("all experts, 128x4 layout", decode("swizzled")),
         case.time("all experts, routed", decode("linear", everyone)),
-        case.time(f"{ACTIVE_EXPERTS} of {experts} experts", decode_few, sets),
     ]
+    if experts > ACTIVE_EXPERTS:
+        measures.append(case.time(f"{ACTIVE_EXPERTS} of {experts} experts", decode_few, sets))
+    return measures
 
 
 def _routing(experts: int, seed: int, device: torch.device) -> torch.Tensor:

@@ -95,14 +95,22 @@ class RowStreams:
         counts: list[int] = torch.bincount(self.expert, minlength=len(self.bases)).tolist()
         return counts
 
+    def require_geometry(self) -> None:
+        """Check that the format has such planes.
+
+        Raises:
+            ValueError: it has not.
+        """
+        if fault := self.format.geometry_fault(self.rows, self.cols):
+            raise ValueError(f"{self.format.title} CSF cannot hold the planes: {fault}")
+
     def prepared(self) -> CsfScales:
         """The stack, ready to be decompressed as often as its layer runs.
 
         Raises:
             ValueError: the format has no planes of this geometry.
         """
-        if fault := self.format.geometry_fault(self.rows, self.cols):
-            raise ValueError(f"{self.format.title} CSF cannot hold the planes: {fault}")
+        self.require_geometry()
         return prepare_csf_scales(
             self.format,
             self.fixed(),

@@ -10,7 +10,7 @@ from csf_tool.bench.gemm import GemmResult, Pair
 from csf_tool.bench.run import BenchResult, CaseResult, Measure
 from csf_tool.bench.timing import ENOUGH_REPEATS, Timing
 from csf_tool.report.console import table
-from csf_tool.text import percent, size
+from csf_tool.text import count, escape, percent, size
 
 SCHEMA = "csf-tool.bench/1"
 
@@ -23,6 +23,7 @@ def bench_json(result: BenchResult) -> dict[str, Any]:
         "device": result.device,
         "versions": result.versions,
         "l2_bytes": result.l2_bytes,
+        "source": result.source and asdict(result.source),
         "copy_bytes_per_s": result.copy_bytes_per_s,
         "empty_kernel": asdict(result.empty),
         "cases": [_case_json(case) for case in result.cases],
@@ -43,6 +44,7 @@ def _gemm_json(gemm: GemmResult) -> dict[str, Any]:
         "active_experts": gemm.active,
         "tokens_per_expert": gemm.tokens,
         "bytes_read": gemm.bytes_read,
+        "bytes_per_s": round(_rate(gemm)),
         "tile": asdict(gemm.tile),
         "flushed": _pair_json(gemm.flushed),
         "warm": gemm.warm and _pair_json(gemm.warm),
@@ -50,7 +52,13 @@ def _gemm_json(gemm: GemmResult) -> dict[str, Any]:
 
 
 def _pair_json(pair: Pair) -> dict[str, Any]:
-    return {**asdict(pair), "cost_us": round(pair.cost_us, 3), "is_clear": pair.is_clear}
+    share = pair.cost_us / pair.dense.median_us
+    return {
+        **asdict(pair),
+        "cost_us": round(pair.cost_us, 3),
+        "cost_share": round(share, 4),
+        "is_clear": pair.is_clear,
+    }
 
 
 def _case_json(case: CaseResult) -> dict[str, Any]:
@@ -65,8 +73,8 @@ def _case_json(case: CaseResult) -> dict[str, Any]:
         "compressed_bytes": case.compressed_bytes,
         "prepared_bytes": case.prepared_bytes,
         "dense_bytes": work.dense_bytes,
-        "floor": asdict(case.floor),
-        "measures": [asdict(measure) for measure in case.measures],
+        "floor": {**asdict(case.floor), "bytes_per_s": round(_floor_rate(case))},
+        "measures": [{**asdict(measure), "of_floor": _of_floor(measure, case.floor)} for measure in case.measures],
     }
 
 
@@ -79,6 +87,10 @@ def bench_report(result: BenchResult) -> list[RenderableType]:
         f"an empty kernel takes {result.empty.median_us:.2f} us.",
         f"Medians of {result.empty.repeats} CUDA-graph replays, in us a launch. Flushed: sets are rotated past the L2.",
     ]
+    if result.source:
+        found = result.source
+        where = f"{escape(found.layer)} of {escape(found.checkpoint)}"
+        lines.append(f"The streams are those of {where}: {count(found.exceptions, 'exception')} in all.")
     for case in result.cases:
         lines += ["", _title(case), _case_table(case), *_notes(case)]
     if result.encode:
@@ -108,36 +120,36 @@ def _title(case: CaseResult) -> str:
 def _case_table(case: CaseResult) -> Table:
     result = table("", "flushed", "80% within", "warm", "of floor")
     for measure in (case.floor, *case.measures):
+        ratio = _of_floor(measure, case.floor)
         result.add_row(
             measure.name,
-            f"{measure.flushed.median_us:.2f}",
+            _us(measure.flushed.median_us),
             _range(measure.flushed),
-            f"{measure.warm.median_us:.2f}" if measure.warm else "",
-            _ratio(measure, case.floor) if measure.flushed.repeats >= ENOUGH_REPEATS else "",
+            _us(measure.warm.median_us) if measure.warm else "",
+            f"{ratio:.3f}" if ratio and measure.flushed.repeats >= ENOUGH_REPEATS else "",
         )
     return result
 
 
 def _notes(case: CaseResult) -> list[str]:
     """What the table has no room for."""
-    whole = case.compressed_bytes + case.workload.dense_bytes
-    rate = f"{case.floor.name}: {whole / case.floor.flushed.median_us / 1e6:.2f} TB/s"
+    rate = f"{case.floor.name}: {_floor_rate(case) / 1e12:.2f} TB/s"
     return [rate, *(f"{measure.name}: {measure.note}" for measure in (case.floor, *case.measures) if measure.note)]
 
 
 def _gemm_lines(gemms: list[GemmResult]) -> list[RenderableType]:
     """A stack's products: with dense scales, and with scales that are decoded just before."""
     stack = gemms[0].stack
-    result = table("experts", "tokens", "dense", "decode first", "80% within", "costs", "", "TB/s")
+    result = table("experts", "tokens", "dense", "decoded", "80% within", "costs", "", "TB/s")
     for gemm in gemms:
         experts = f"{gemm.active} active" if gemm.active < stack.experts else f"all, {gemm.way}"
-        rate = gemm.bytes_read / gemm.flushed.dense.median_us / 1e6
-        result.add_row(experts, str(gemm.tokens), *_pair_cells(gemm.flushed), f"{rate:.2f}")
+        result.add_row(experts, str(gemm.tokens), *_pair_cells(gemm.flushed), f"{_rate(gemm) / 1e12:.2f}")
         if gemm.warm:
             result.add_row("  warm", str(gemm.tokens), *_pair_cells(gemm.warm))
     weights = f"{stack.experts} x {stack.rows} x {stack.cols * stack.format.group_size} FP4 weights"
     return [
-        f"Product of the {stack.name} stack, {weights}, in us; tokens are those of each active expert:",
+        f"Product of the {stack.name} stack, {weights}, in us: with dense scales, and with scales decoded just before "
+        "it. Tokens are those of each active expert.",
         result,
         "TB/s: weights and scales over the time with dense scales. A cost within the spread is left out.",
     ]
@@ -145,16 +157,31 @@ def _gemm_lines(gemms: list[GemmResult]) -> list[RenderableType]:
 
 def _pair_cells(pair: Pair) -> list[str]:
     dense, staged = pair.dense.median_us, pair.staged.median_us
-    cost = [f"{pair.cost_us:.2f}", percent(pair.cost_us, dense)] if pair.is_clear else ["", ""]
-    return [f"{dense:.2f}", f"{staged:.2f}", _range(pair.staged), *cost]
+    cost = [_us(pair.cost_us), percent(pair.cost_us, dense)] if pair.is_clear else ["", ""]
+    return [_us(dense), _us(staged), _range(pair.staged), *cost]
+
+
+def _rate(gemm: GemmResult) -> float:
+    """Weights and scales that the product with dense scales reads a second."""
+    return gemm.bytes_read / gemm.flushed.dense.median_us * 1e6
+
+
+def _floor_rate(case: CaseResult) -> float:
+    """Bytes that streaming reads and writes a second."""
+    return (case.compressed_bytes + case.workload.dense_bytes) / case.floor.flushed.median_us * 1e6
 
 
 def _range(timing: Timing) -> str:
-    return f"{timing.low_us:.2f} to {timing.high_us:.2f}"
+    return f"{_us(timing.low_us)} to {_us(timing.high_us)}"
 
 
-def _ratio(measure: Measure, floor: Measure) -> str:
+def _us(microseconds: float) -> str:
+    """Microseconds for a table: to a hundredth, from a thousand on to the whole one, so that 80 columns hold a row."""
+    return f"{microseconds:.2f}" if microseconds < 999.995 else f"{microseconds:,.0f}"
+
+
+def _of_floor(measure: Measure, floor: Measure) -> float | None:
     """How many times the floor, for what moves as many bytes as the floor does."""
     if " of " in measure.name:
-        return ""
-    return f"{measure.flushed.median_us / floor.flushed.median_us:.3f}"
+        return None
+    return round(measure.flushed.median_us / floor.flushed.median_us, 4)

@@ -141,6 +141,8 @@ def bench_figure(result: "BenchResult") -> "Figure":
     """Latency of decoding a stack, beside copying the same bytes; and of products with and without decoding first."""
     software = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     source = f"Medians of n = {result.empty.repeats} CUDA-graph replays; bars span 80% of them. {result.device}, "
+    if result.source:
+        source = f"Streams of {result.source.layer} of {result.source.checkpoint}. {source}"
     stacks = list(dict.fromkeys(gemm.stack.name for gemm in result.gemms))
     figure = _figure(3.2 * (1 + len(stacks)), source + f"{software}, {result.date}")
     decode, *products = figure.subplots(1 + len(stacks), 1, squeeze=False)[:, 0]

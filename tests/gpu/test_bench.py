@@ -8,8 +8,10 @@ import pytest
 import torch
 from matplotlib.patches import Rectangle
 from rich.console import Console
+from rich.table import Table
 
 from csf_tool.bench.gemm import STACKS, GemmResult, Pair, Tile
+from csf_tool.bench.real_layer import Source
 from csf_tool.bench.rivals import torch_decode
 from csf_tool.bench.run import BenchResult, CaseResult, EncodeResult, Measure
 from csf_tool.bench.timing import Timing
@@ -62,6 +64,7 @@ def result() -> BenchResult:
         encode=EncodeResult(157_286_400, timing(450.0)),
         gemms=[gemm(tokens=1, cost=3.0), gemm(tokens=4, cost=0.1)],
         date="2026-11-29",
+        source=Source("org/name@abc", "model.layers.0", 524_288),
         skipped=["something: not installed"],
     )
 
@@ -125,4 +128,40 @@ def test_the_json_document_holds_every_figure() -> None:
         "high_us": 21.2,
         "repeats": 20,
     }
+    assert [measure["of_floor"] for measure in document["cases"][0]["measures"]] == [1.05, None, 6.0]
     assert document["encoder"]["dense_bytes"] == 157_286_400
+    product = document["products"][0]
+    assert product["bytes_per_s"] == round(14_700_000 / 26e-6)
+    assert (product["flushed"]["cost_us"], product["flushed"]["cost_share"]) == (3.0, 0.1154)
+
+
+def test_report_document_and_figure_name_the_checkpoint() -> None:
+    made = result()
+    line = "The streams are those of model.layers.0 of org/name@abc: 524,288 exceptions in all."
+    assert line in bench_report(made)
+    assert bench_json(made)["source"] == {
+        "checkpoint": "org/name@abc",
+        "layer": "model.layers.0",
+        "exceptions": 524_288,
+    }
+    assert "model.layers.0 of org/name@abc" in bench_figure(made).get_supxlabel().replace("\n", " ")
+    made = replace(made, source=None)
+    assert not any("The streams are those" in str(line) for line in bench_report(made))
+    assert bench_json(made)["source"] is None
+
+
+def test_tables_of_the_slowest_products_fit_80_columns() -> None:
+    """Nothing is cut off: rich would put an ellipsis where it is."""
+    made = result()
+    slow = Timing(98_765.4, 98_765.4, 99_876.5, 20)
+    pair = Pair(replace(slow, median_us=45_678.9, high_us=45_678.9), slow)
+    products = [replace(made.gemms[0], way="batched", active=512, tokens=256, flushed=pair, warm=pair)]
+    case = replace(made.cases[0], measures=[Measure("fixed and exceptions as two launches", slow, slow)])
+    console = Console(width=80, file=io.StringIO(), record=True)
+    for table in bench_report(replace(made, cases=[case], gemms=products)):
+        if isinstance(table, Table):
+            console.print(table)
+    lines = console.export_text().splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert any("all, batched     256  45,679   98,765  98,765 to 99,876  53,086  116.22%" in line for line in lines)
+    assert "\u2026" not in "".join(lines)
