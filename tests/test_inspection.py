@@ -135,3 +135,24 @@ def test_broken_streams_are_named(tmp_path: Path) -> None:
 def test_nothing_to_inspect(tmp_path: Path) -> None:
     root = write_hf(tmp_path, {"model.safetensors": [building.Tensor("norm", "F32", (1,), bytes(4))]})
     assert run(str(root))[0] == 2
+
+
+def test_the_document_has_what_the_report_has(sample: Sample) -> None:
+    """The corner that --values prints, and the numbers that are worked out for people."""
+    scales = load_file(sample("nvfp4-dense") / "model-00002-of-00003.safetensors")[f"{GATE}.weight_scale"]
+    document = json.loads(run(str(sample("nvfp4-csf-hf")), GATE, "--json")[1])
+    assert document["corner"] == scales[:16, :8].double().tolist()
+    values = scales.double()
+    assert [document["values"][name] for name in ("lowest", "highest")] == [values.min(), values.max()]
+    ranked = json.loads(run(str(sample("nvfp4-csf-hf")), "--json")[1])
+    assert ranked["larger_than_dense"] == 0
+    assert all(p["saved_bytes"] == p["dense_bytes"] - p["csf_bytes"] > 0 for p in ranked["planes"])
+
+
+def test_what_is_not_a_number_is_null(tmp_path: Path) -> None:
+    scale = building.Tensor("a.experts.0.up_proj.weight_scale", "F8_E4M3", (16, 8), bytes([0x7F, 0x80, 0, 0xB8] * 32))
+    weight = building.Tensor("a.experts.0.up_proj.weight", "U8", (16, 64), bytes(16 * 64))
+    write_hf(tmp_path, {"model.safetensors": [weight, scale]})
+    document = json.loads(run(str(tmp_path), "*up_proj*", "--json")[1], parse_constant=pytest.fail)
+    assert document["corner"][0][:4] == [None, 0, 0, -1]
+    assert document["values"] == {"lowest": -1, "median": 0, "highest": 0, "zero": 64, "negative": 32, "NaN": 32}

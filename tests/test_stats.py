@@ -46,6 +46,7 @@ def test_totals_are_those_of_the_files(sample: Sample, csf: str, dense: str, sca
         "elements": sum(n for _, _, n in scales.values()),
         "dense_bytes": sum(n for _, _, n in scales.values()),
         "csf_bytes": fixed + words,
+        "saved_bytes": sum(n for _, _, n in scales.values()) - fixed - words,
         "fixed_bytes": fixed,
         "exception_bytes": words,
         "exceptions": words // 4,

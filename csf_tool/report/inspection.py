@@ -20,6 +20,8 @@ PLANE_SCHEMA = "csf-tool.inspect-plane/1"
 RANKING_SCHEMA = "csf-tool.inspect-planes/1"
 
 _CORNER = 16, 8
+_LINE = 80
+"""Columns of a terminal that a table must fit."""
 _PLACES = 5
 """Rows and columns with the most exceptions that are named."""
 
@@ -28,6 +30,7 @@ def ranking_json(planes: Sequence[Plane]) -> dict[str, Any]:
     """The JSON document of all planes, those with the highest share of exceptions first."""
     return {
         "schema": RANKING_SCHEMA,
+        "larger_than_dense": sum(_saved(plane) < 0 for plane in planes),
         "planes": [
             {
                 "name": plane.name,
@@ -36,8 +39,10 @@ def ranking_json(planes: Sequence[Plane]) -> dict[str, Any]:
                 "rows": plane.rows,
                 "cols": plane.cols,
                 "exceptions": plane.exception_count,
+                "exception_share": round(_exception_share(plane), 6),
                 "dense_bytes": plane.dense_bytes,
                 "csf_bytes": plane.csf_bytes,
+                "saved_bytes": _saved(plane),
             }
             for plane in sorted(planes, key=_exception_share, reverse=True)
         ],
@@ -84,7 +89,12 @@ def _ranked(title: str, planes: Sequence[Plane], key: Callable[[Plane], float], 
 
 
 def plane_json(plane: Inspected) -> dict[str, Any]:
-    """The JSON document of one plane. Lists have a place for each row, column, code or byte value."""
+    """The JSON document of one plane. Lists have a place for each row, column, code or byte value.
+
+    What is not a number is null: JSON knows no NaN.
+    """
+    finite = plane.values[np.isfinite(plane.values)]
+    rows, cols = _CORNER
     return {
         "schema": PLANE_SCHEMA,
         "name": plane.name,
@@ -105,9 +115,19 @@ def plane_json(plane: Inspected) -> dict[str, Any]:
             for located in plane.stored
         ],
         "dense_bytes": plane.dense_bytes,
+        "csf_bytes": plane.csf_bytes,
         "fixed_bytes": plane.fixed_bytes,
         "exception_bytes": plane.words.nbytes,
         "entropy_bytes": round(plane.entropy_bytes, 1),
+        "values": {
+            "lowest": float(finite.min()) if len(finite) else None,
+            "median": float(np.median(finite)) if len(finite) else None,
+            "highest": float(finite.max()) if len(finite) else None,
+            **_odd_values(plane),
+        },
+        "corner": [
+            [None if np.isnan(value) else value for value in row] for row in plane.values[:rows, :cols].tolist()
+        ],
         "bases": plane.bases.tolist(),
         "code_counts": plane.code_counts.tolist(),
         "byte_counts": plane.byte_counts.tolist(),
@@ -135,7 +155,9 @@ def plane_report(plane: Inspected, *, values: bool) -> list[RenderableType]:
     lines += ["", "Bases:", _histogram(plane.base_counts, "rows", lambda byte: _byte(plane, byte))]
     lines += ["", "Codes of the scales that are no exceptions:", _histogram(plane.code_counts, "scales", str)]
     if values:
-        lines += ["", f"{name} values of the first rows and columns; * marks an exception:", _corner(plane)]
+        corner = _corner(plane)
+        shown = f"{name} values of the first {corner.row_count} rows and {len(corner.columns) - 1} columns"
+        lines += ["", f"{shown}; * marks an exception:", corner]
     return lines
 
 
@@ -200,13 +222,14 @@ def _values(plane: Inspected) -> str:
     spread = (
         f"{finite.min():.4g} to {finite.max():.4g}, median {np.median(finite):.4g}" if len(finite) else "no numbers"
     )
-    odd = {
-        "zero": np.count_nonzero(finite == 0),
-        "negative": np.count_nonzero(finite < 0),
-        "NaN": len(values) - len(finite),
-    }
-    notes = "".join(f"; {n:,} {what}" for what, n in odd.items() if n)
+    notes = "".join(f"; {n:,} {what}" for what, n in _odd_values(plane).items() if n)
     return f"values {spread}; {count(int(np.count_nonzero(plane.byte_counts)), 'different byte')}{notes}"
+
+
+def _odd_values(plane: Inspected) -> dict[str, int]:
+    """How many scales are such as one does not expect."""
+    odd = {"zero": plane.values == 0, "negative": plane.values < 0, "NaN": np.isnan(plane.values)}
+    return {what: int(np.count_nonzero(mask)) for what, mask in odd.items()}
 
 
 def _byte(plane: Inspected, byte: int) -> str:
@@ -224,10 +247,17 @@ def _histogram(counts: NDArray[np.intp], what: str, name: Callable[[int], str]) 
 
 
 def _corner(plane: Inspected) -> Table:
-    rows, cols = min(_CORNER[0], plane.rows), min(_CORNER[1], plane.cols)
-    result = table("", *map(str, range(cols)), left=0)
-    for row in range(rows):
-        marks = ["*" if mark else " " for mark in plane.is_exception[row, :cols]]
-        cells = [f"{value:.4g}{mark}" for value, mark in zip(plane.values[row, :cols], marks, strict=True)]
-        result.add_row(str(row), *cells)
+    """Values of the first rows, and of as many of the first columns as fit a line."""
+    rows, cols = _CORNER
+    marks = np.where(plane.is_exception[:rows, :cols], "*", " ")
+    columns = [
+        [f"{value:.4g}{mark}" for value, mark in zip(values, marked, strict=True)]
+        for values, marked in zip(plane.values[:rows, :cols].T, marks.T, strict=True)
+    ]
+    numbers = [str(row) for row in range(len(marks))]
+    ends = np.cumsum([max(map(len, column)) + 2 for column in [numbers, *columns]]) - 2
+    fitting = columns[: np.count_nonzero(ends[1:] <= _LINE)]
+    result = table("", *map(str, range(len(fitting))), left=0)
+    for row in zip(numbers, *fitting, strict=True):
+        result.add_row(*row)
     return result

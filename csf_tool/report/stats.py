@@ -31,6 +31,7 @@ def stats_json(stats: Stats) -> dict[str, Any]:
             "elements": shown.dense_bytes,
             "dense_bytes": shown.dense_bytes,
             "csf_bytes": shown.csf_bytes if csf else None,
+            "saved_bytes": shown.dense_bytes - shown.csf_bytes if csf else None,
             "fixed_bytes": shown.fixed_bytes if csf else None,
             "exception_bytes": shown.exception_bytes if csf else None,
             "exceptions": shown.exceptions if csf else None,

@@ -38,6 +38,7 @@ def verify_json(verified: Verified) -> dict[str, Any]:
             }
             for check in verified.checks
         ],
+        "verdict": _verdict(verified)[0],
         "proved": verified.proved,
         "unproved": verified.unproved,
     }
@@ -52,7 +53,7 @@ def verify_report(verified: Verified) -> list[RenderableType]:
     lines: list[RenderableType] = [f"{escape(verified.path)}: {verified.kind}"]
     for check in verified.checks:
         lines += _check(check)
-    lines.append(_verdict(verified))
+    lines.append(_last_line(verified))
     return lines
 
 
@@ -71,8 +72,15 @@ def _check(check: Check) -> list[RenderableType]:
     return lines
 
 
-def _verdict(verified: Verified) -> Text:
-    """The last line: never a bare OK, but what was proved and what was not."""
+def _last_line(verified: Verified) -> Text:
+    """Never a bare OK, but what was proved and what was not."""
+    proved = f" Proved: {'; '.join(verified.proved)}." if verified.proved else " Nothing was proved."
+    unproved = f" Not proved: {'; '.join(verified.unproved)}." if verified.unproved else ""
+    return Text.assemble(_verdict(verified), escape(proved), escape(unproved))
+
+
+def _verdict(verified: Verified) -> tuple[str, str]:
+    """What it comes to in a few words, and their style."""
     failed = [check.name for check in verified.checks if check.status is Status.FAILED]
     if failed:
         head, style = f"FAILED: {', '.join(failed)}.", "bold red"
@@ -87,6 +95,4 @@ def _verdict(verified: Verified) -> Text:
     checked, there = verified.shards
     if checked < there:
         head += f" Only {checked} of {there} shards were looked at."
-    proved = f" Proved: {'; '.join(verified.proved)}." if verified.proved else " Nothing was proved."
-    unproved = f" Not proved: {'; '.join(verified.unproved)}." if verified.unproved else ""
-    return Text.assemble((head, style), escape(proved), escape(unproved))
+    return head, style
