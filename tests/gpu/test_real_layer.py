@@ -1,5 +1,6 @@
 """The benchmark's streams of a real checkpoint: they are the samples', and what cannot be measured is refused."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import torch
 from safetensors import safe_open
 from typer.testing import CliRunner
 
+from csf_tool.bench import gemm
 from csf_tool.bench.gemm import STACKS
 from csf_tool.bench.real_layer import RealLayer, Source, load_layer
 from csf_tool.bench.rivals import torch_decode
 from csf_tool.bench.run import BenchOptions, choose_products
+from csf_tool.bench.timing import Timing
 from csf_tool.bench.workloads import WORKLOADS, make_streams, prepare
 from csf_tool.checkpoint.hub import HubRepo
 from csf_tool.checkpoint.layouts import open_checkpoint
@@ -123,6 +126,32 @@ def test_the_command_refuses_a_layer_that_is_too_small(monkeypatch: pytest.Monke
     result = CliRunner().invoke(app, ["bench", "--checkpoint", str(SAMPLES / "mxfp4-csf-container")])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "the gate and up stack of layers.0.ffn.experts has 36.00 KiB of scales, too little" in result.stderr
+
+
+def test_products_take_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every product is run, and compared, on the down stack of the sample; only the clock is not real."""
+    ran = 0
+
+    def launch_once(launch: Callable[[int], object], **_: int) -> Timing:
+        nonlocal ran
+        ran += 1
+        launch(0)
+        return Timing(2.0, 1.0, 3.0, 20)
+
+    monkeypatch.setattr(gemm, "time_graph", launch_once)
+    monkeypatch.setattr(gemm, "TOKENS", (1,))
+    monkeypatch.setattr(gemm, "ACTIVE_EXPERTS", 2)
+    monkeypatch.setattr(gemm, "_TILES", (gemm.Tile(16, 128, 128, 4, 2),))
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (9, 0))
+    _, down = load(SAMPLES / "nvfp4-csf-hf").stacks.items()
+    results = list(gemm.run_gemms(torch.device(DEVICE), [down], 20, lambda _: None))
+    assert [(result.way, result.active, result.warm is None) for result in results] == [
+        ("batched", EXPERTS, True),
+        ("grouped", EXPERTS, True),
+        ("grouped", 2, False),
+    ]
+    assert all(result.stack == down[0] for result in results)
+    assert ran >= 3 * 4 + 2
 
 
 def test_products_are_those_of_nvfp4_stacks_that_pass_the_l2() -> None:
