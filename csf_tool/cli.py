@@ -769,6 +769,7 @@ def demo(
 
 def main() -> None:
     """Run the command line."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's products: none are used, and threads forbid copies
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may have letters that the terminal's encoding has not
             stream.reconfigure(errors="backslashreplace")

@@ -39,7 +39,6 @@ class Scope:
     receipts: dict[str, ScaleReceipt]
     stored_hashes: set[str]
     decoder: Decoder
-    on_bytes: Callable[[int], None]
     drop_cache: bool
 
 
@@ -56,9 +55,10 @@ class ShardFindings(Checks):
 class ShardCheck:
     """Decodes, hashes and compares one dense shard in the order of its data, reading every byte once."""
 
-    def __init__(self, shard: DenseShard, scope: Scope) -> None:
+    def __init__(self, shard: DenseShard, scope: Scope, on_bytes: Callable[[int], None]) -> None:
         self._shard = shard
         self._scope = scope
+        self._on_bytes = on_bytes
         self._readers = Readers()
         self._pieces = _Pieces(self._readers)
         self._reference = DenseReader()
@@ -210,7 +210,7 @@ class ShardCheck:
     def _pass_by(self, piece: memoryview, *observers: _Observer) -> None:
         for observer in observers:
             observer.update(piece)
-        self._scope.on_bytes(len(piece))
+        self._on_bytes(len(piece))
 
     def _report_zero(self, tensor: DenseTensor, zero: "_ZeroWatch") -> None:
         if zero.only_zeros and tensor.nbytes:

@@ -4,9 +4,11 @@
 decode to is the original. Either can hold alone. All comparison is of bytes, never of floats.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from csf_tool.checkpoint.background import can_be_copied
 from csf_tool.checkpoint.compare import mismatch
 from csf_tool.checkpoint.dense import DenseShard, dense_tensors, original_shard, own_shards, require_new
 from csf_tool.checkpoint.files import is_file
@@ -22,7 +24,8 @@ from csf_tool.checkpoint.hashes import (
 )
 from csf_tool.checkpoint.model import Checkpoint, Plane, Shard
 from csf_tool.checkpoint.problems import errors, warnings
-from csf_tool.decoder import Decoder
+from csf_tool.copies import Work, run_in_copies
+from csf_tool.decoder import Decoder, NumpyDecoder
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.progress import Progress
@@ -208,18 +211,21 @@ class _Verification:
         hashed |= self._names if self._options.save_hashes else set()
         fetched = self._theirs.keys() if self._fetched is None else self._fetched
         theirs = {name: tensor for name, tensor in self._theirs.items() if name in fetched}
-        scope = Scope(theirs, self._receipts, hashed, self._decoder, self._progress.advance, self._options.drop_cache)
+        scope = Scope(theirs, self._receipts, hashed, self._decoder, self._options.drop_cache)
         found: dict[int, ShardFindings] = {}  # by number: what a damaged receipt left out has its shard's name again
-        with local_executor(self._options.jobs) as pool:
-            run_jobs(
-                range(len(shards)),
-                lambda i: ShardCheck(shards[i], scope).run(),
-                found.__setitem__,
-                pool,
-                self._progress.stop,
-            )
+        self._run_jobs(len(shards), lambda i, on_bytes: ShardCheck(shards[i], scope, on_bytes).run(), found.__setitem__)
         for i in range(len(shards)):
             self._add(found[i])
+
+    def _run_jobs(self, tasks: int, work: Work[int, ShardFindings], done: Callable[[int, ShardFindings], None]) -> None:
+        """Run `work` on the numbers of all tasks: in copies of this process where they can do it, in threads if not."""
+        jobs, advance = min(self._options.jobs, tasks), self._progress.advance
+        is_here = not any(side.is_remote for side in (self._checkpoint, self._against) if side)
+        if jobs > 1 and is_here and isinstance(self._decoder, NumpyDecoder) and can_be_copied():
+            run_in_copies(range(tasks), work, done, jobs, advance)
+            return
+        with local_executor(jobs or 1) as pool:
+            run_jobs(range(tasks), lambda task: work(task, advance), done, pool, self._progress.stop)
 
     def _add(self, findings: "ShardFindings") -> None:
         for mine, theirs in zip(self.result.checks, findings.checks, strict=True):

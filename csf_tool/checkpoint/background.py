@@ -18,7 +18,7 @@ def in_background(question: Question) -> Iterator[Question]:
     A copy that comes to grief, whatever it is, has answered no. Where copying is not safe, or there is but one
     core, the question is answered here, when its answer is asked for.
     """
-    if not _can_be_copied():
+    if not can_be_copied():
         yield question
         return
     copy = os.fork()
@@ -41,7 +41,7 @@ def in_background(question: Question) -> Iterator[Question]:
         answer()
 
 
-def _can_be_copied() -> bool:
+def can_be_copied() -> bool:
     """Whether there is a core to spare, and no second thread: its locks would stay locked in the copy for ever."""
     try:
         return len(os.sched_getaffinity(0)) > 1 and len(list(_THREADS.iterdir())) == 1

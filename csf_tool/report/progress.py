@@ -1,6 +1,7 @@
 """A progress bar on stderr: bytes, rate, time left. None when stderr is not a terminal."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from csf_tool.progress import Progress, Silent
 
 if TYPE_CHECKING:
     from rich import progress as rich_progress
+
+_DRAW_SECONDS = 0.1
 
 
 @contextmanager
@@ -28,6 +31,7 @@ def progress_bar() -> Iterator[Progress]:
         rich_progress.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
+        auto_refresh=False,  # by a thread: a process that has two cannot be copied
     )
     with bar:
         yield _Bar(bar)
@@ -39,10 +43,19 @@ class _Bar:
     def __init__(self, bar: "rich_progress.Progress") -> None:
         self._bar = bar
         self._task: rich_progress.TaskID | None = None
+        self._drawn = 0.0
 
     def start(self, what: str, total_bytes: int) -> None:
         self._task = self._bar.add_task(what, total=total_bytes)
+        self._draw()
 
     def advance(self, nbytes: int) -> None:
         if self._task is not None:
             self._bar.advance(self._task, nbytes)
+            self._draw()
+
+    def _draw(self) -> None:
+        now = time.monotonic()
+        if now - self._drawn > _DRAW_SECONDS:
+            self._drawn = now
+            self._bar.refresh()

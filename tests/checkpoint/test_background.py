@@ -19,7 +19,7 @@ pytestmark = [
 @pytest.fixture(params=[True, False], ids=["copied", "not copied"])
 def copied(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether questions are answered by a copy, which the machine is not asked about."""
-    monkeypatch.setattr(background, "_can_be_copied", lambda: request.param)
+    monkeypatch.setattr(background, "can_be_copied", lambda: request.param)
     return bool(request.param)
 
 
@@ -52,14 +52,14 @@ def dies() -> bool:
 def test_a_copy_that_comes_to_grief_has_answered_no(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], question: background.Question
 ) -> None:
-    monkeypatch.setattr(background, "_can_be_copied", lambda: True)
+    monkeypatch.setattr(background, "can_be_copied", lambda: True)
     with in_background(question) as answer:
         assert not answer()
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_copy_is_waited_for_when_its_answer_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(background, "_can_be_copied", lambda: True)
+    monkeypatch.setattr(background, "can_be_copied", lambda: True)
     copy = tmp_path / "copy"
     with pytest.raises(ZeroDivisionError), in_background(lambda: bool(copy.write_text(str(os.getpid())))):
         _ = 1 / 0
@@ -72,7 +72,7 @@ def test_a_process_with_a_second_thread_is_not_copied() -> None:
     thread = threading.Thread(target=done.wait)
     thread.start()
     try:
-        assert not background._can_be_copied()
+        assert not background.can_be_copied()
     finally:
         done.set()
         thread.join()
