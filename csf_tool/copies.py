@@ -88,7 +88,7 @@ def run_in_copies(
 
 def _start(task: T, work: Work[T, R]) -> tuple[BaseProcess, Any]:
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    copy = multiprocessing.get_context("fork").Process(target=_run, args=(task, work, theirs), daemon=True)
+    copy = multiprocessing.get_context("fork").Process(target=_run, args=(task, work, theirs, ours), daemon=True)
     # The terminal interrupts copies, too: they hear nothing of it from their first instruction on.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -99,8 +99,9 @@ def _start(task: T, work: Work[T, R]) -> tuple[BaseProcess, Any]:
     return copy, ours
 
 
-def _run(task: T, work: Work[T, R], pipe: "Connection[Any, Any]") -> None:
+def _run(task: T, work: Work[T, R], pipe: "Connection[Any, Any]", other_end: "Connection[Any, Any]") -> None:
     """What a copy does. It ends without a word when nobody listens any more."""
+    other_end.close()  # or there would always be one who listens
     teller = _Teller(pipe)
     try:
         report = _Report(0, (work(task, teller.advance),))

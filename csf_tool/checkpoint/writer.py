@@ -38,6 +38,9 @@ _NAME_KEPT = 40
 _KERNEL_COPY_BYTES = 64 << 20
 """Most bytes of one copy_file_range call, so that progress moves and an interrupt is noticed."""
 
+_BEGIN_BYTES = 32 << 20
+"""How much is written between two hints to begin with the disk: Linux by itself lets a tenth of memory wait."""
+
 _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM, errno.ETXTBSY}
 """What systems answer that cannot copy between these two files; reading and writing still can."""
 
@@ -151,6 +154,7 @@ class NewFile:
         self.is_there: Callable[[], bool] = lambda: False
         """Asked when something has the name by now: whether it is this file, from another process of the same run."""
         self._written = 0
+        self._begun = 0
         self._drops_cache = False
         self._kernel_copies = hasattr(os, "copy_file_range")
         self._fd = -1
@@ -196,6 +200,7 @@ class NewFile:
                 view = view[os.write(self._fd, view[:CHUNK_BYTES]) :]
         except OSError as error:
             raise writing_fault(self.name, error) from error
+        self._begin_writing()
 
     def copy(self, reader: Reader, begin: int, end: int, on_bytes: Callable[[int], None]) -> None:
         """Append a range of another file, copied by the kernel where it can (reflinked where the file system does).
@@ -216,10 +221,18 @@ class NewFile:
                 break
             begin += done
             self._written += done
+            self._begin_writing()
             on_bytes(done)
         for piece in reader.chunks(begin, end):
             self.write(piece)
             on_bytes(len(piece))
+
+    def _begin_writing(self) -> None:
+        """Have the disk begin with what was written since last time, so that little is left to wait for at the end."""
+        if self._written - self._begun >= _BEGIN_BYTES:
+            with suppress(OSError):  # a hint: whether the bytes can be written, fsync says
+                drop_cache(self._fd, self._begun, self._written)  # they are dirty: written out, and not dropped
+            self._begun = self._written
 
     def forget(self) -> None:
         """Write what was given to the disk, and let the page cache drop it; at the end again.
