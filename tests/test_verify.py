@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors import deserialize
 
+from csf_tool import copies
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError
@@ -410,3 +412,33 @@ def test_tensors_alone_may_be_held_against_a_reference_of_another_config(copied:
     found = verify(opened, reference, NumpyDecoder(), Silent(), VerifyOptions(tensors_only=True))
     assert found.ok
     assert "beside" not in found.reference.note
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # a library's threads, which no shard touches
+@pytest.mark.parametrize("reference", [True, False])
+def test_copies_of_the_process_find_what_threads_find(
+    copied: Copied, sample: Sample, monkeypatch: pytest.MonkeyPatch, reference: bool
+) -> None:
+    folder = copied("nvfp4-csf-hf")
+    for shard in sorted(folder.glob("*.safetensors")):
+        change(shard, shard.stat().st_size - 3, b"\xff\xff\xff")
+    against = sample("nvfp4-dense") if reference else None
+    used: list[int] = []
+
+    def found(can_be_copied: bool) -> Verified:
+        monkeypatch.setattr("csf_tool.verify.can_be_copied", lambda: can_be_copied)
+        options = VerifyOptions(jobs=2, save_hashes="sums")
+        reference = open_checkpoint(against) if against else None
+        return verify(open_checkpoint(folder), reference, NumpyDecoder(), Silent(), options)
+
+    def run_in_copies(*args: Any) -> None:
+        used.append(1)
+        copies.run_in_copies(*args)
+
+    monkeypatch.setattr("csf_tool.verify.run_in_copies", run_in_copies)
+    by_copies = found(True)
+    assert used == [1]
+    assert by_copies == found(False)
+    assert used == [1]
+    assert bool(by_copies.reference.failures) == reference
