@@ -1,9 +1,11 @@
 """Shards in flight together, on any concurrent.futures.Executor, with one progress and a clean stop."""
 
 import os
+import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import TypeVar
 
 from csf_tool.checkpoint.model import Checkpoint
@@ -80,8 +82,9 @@ def run_jobs(
     """
     futures: dict[Future[R], T] = {}
     try:
-        for task in tasks:
-            futures[executor.submit(work, task)] = task
+        with _interrupts_deferred():
+            for task in tasks:
+                futures[executor.submit(work, task)] = task
         for future in as_completed(futures):
             done(futures[future], future.result())
     except BaseException:
@@ -90,6 +93,22 @@ def run_jobs(
             future.cancel()
         executor.shutdown(wait=True)
         raise
+
+
+@contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block: inside `submit` it could leave the executor's own lock taken."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)  # None: not set from Python
+        if interrupts:
+            signal.raise_signal(signal.SIGINT)
 
 
 def local_executor(jobs: int) -> ThreadPoolExecutor:
