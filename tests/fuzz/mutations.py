@@ -240,15 +240,22 @@ def _joined(name: str, text: bytes, rest: bytes) -> bytes:
 _TOKEN = re.compile(rb'-?\d+|"[^"]*"|\[[^\[\]]*\]|\{[^{}]*\}|true|[:,{}\[\]]')
 
 
-def replace_token(draw: Draw, folder: Folder) -> None:
-    """A token of JSON text becomes another, whether or not the text is JSON before or after."""
+def _chosen_text(draw: Draw, folder: Folder) -> tuple[str, bytes, bytes] | None:
+    """The name of a file with JSON in it, the JSON, and what follows it; None where there is no such file."""
     names = _texts(folder)
     if not names:
-        return
+        return None
     name = draw(st.sampled_from(names))
     content = folder[name]
     assert isinstance(content, bytes)
-    text, rest = _split(name, content)
+    return name, *_split(name, content)
+
+
+def replace_token(draw: Draw, folder: Folder) -> None:
+    """A token of JSON text becomes another, whether or not the text is JSON before or after."""
+    if not (chosen := _chosen_text(draw, folder)):
+        return
+    name, text, rest = chosen
     if tokens := list(_TOKEN.finditer(text)):
         token = tokens[draw(st.integers(0, len(tokens) - 1))]
         new = draw(st.sampled_from([*map(_encoded, HOSTILE_VALUES), *(v.encode() for v in RAW_VALUES)]))
@@ -272,13 +279,9 @@ def _nodes(document: Any) -> Iterator[tuple[Any, Any]]:
 
 def change_json(draw: Draw, folder: Folder) -> None:
     """One node of a JSON document: another value, another key, gone, twice, or swapped with its neighbour."""
-    names = _texts(folder)
-    if not names:
+    if not (chosen := _chosen_text(draw, folder)):
         return
-    name = draw(st.sampled_from(names))
-    content = folder[name]
-    assert isinstance(content, bytes)
-    text, rest = _split(name, content)
+    name, text, rest = chosen
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
