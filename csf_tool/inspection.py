@@ -2,12 +2,13 @@
 
 import fnmatch
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Plane
-from csf_tool.checkpoint.names import parse_stream_name, weight_names
+from csf_tool.checkpoint.names import module_of, parse_stream_name, weight_names
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec import reference
 from csf_tool.codec.formats import POSITION_MASK, SLAB_ROWS, CsfFormat
@@ -51,12 +52,12 @@ class Inspected:
         """Bytes of both streams."""
         return self.fixed_bytes + self.words.nbytes
 
-    @property
+    @cached_property
     def positions(self) -> NDArray[np.intp]:
         """Where the exceptions lie: row * cols + col."""
         return (self.words & POSITION_MASK).astype(np.intp)
 
-    @property
+    @cached_property
     def is_exception(self) -> NDArray[np.bool_]:
         """`[rows, cols]`."""
         mask = np.zeros(self.scales.size, np.bool_)
@@ -97,7 +98,7 @@ class Inspected:
         """Exceptions of each column: `[cols]`."""
         return np.bincount(self.positions % self.cols, minlength=self.cols)
 
-    @property
+    @cached_property
     def values(self) -> NDArray[np.float64]:
         """What the scales stand for: `[rows, cols]`."""
         return scale_values(self.format)[self.scales]
@@ -130,8 +131,7 @@ def choose_planes(checkpoint: Checkpoint, pattern: str | None) -> list[Plane | D
 
 
 def _matches(scale: str, pattern: str) -> bool:
-    module = scale.rpartition(".")[0]
-    return fnmatch.fnmatchcase(scale, pattern) or fnmatch.fnmatchcase(module, pattern)
+    return fnmatch.fnmatchcase(scale, pattern) or fnmatch.fnmatchcase(module_of(scale), pattern)
 
 
 def inspect_plane(plane: Plane | DensePlane) -> Inspected:
@@ -147,19 +147,8 @@ def inspect_plane(plane: Plane | DensePlane) -> Inspected:
 def _compressed(plane: Plane, readers: Readers) -> Inspected:
     streams = readers.streams(plane).require_decodable()
     scales = reference.decode(plane.fmt, streams.fixed, streams.exceptions, rows=plane.rows, cols=plane.cols)
-    return Inspected(
-        name=plane.name,
-        format=plane.fmt,
-        rows=plane.rows,
-        cols=plane.cols,
-        dtype=plane.dtype,
-        stored=[plane.fixed, plane.exceptions],
-        fixed_bytes=streams.fixed.nbytes,
-        words=streams.exceptions,
-        bases=_bases(plane.fmt, streams.fixed, plane.cols),
-        scales=scales,
-        faults=streams.faults(),
-    )
+    stored = [plane.fixed, plane.exceptions]
+    return _inspected(plane, plane.dtype, stored, streams.fixed, streams.exceptions, scales, streams.faults())
 
 
 def _stored_dense(plane: DensePlane, readers: Readers) -> Inspected:
@@ -167,18 +156,30 @@ def _stored_dense(plane: DensePlane, readers: Readers) -> Inspected:
     raw = readers[plane.scale.shard].read(tensor.begin, tensor.end)
     scales = np.frombuffer(raw, np.uint8).reshape(plane.rows, plane.cols)
     fixed, words = reference.encode(plane.fmt, scales)
+    return _inspected(plane, tensor.dtype, [plane.scale], fixed, words, scales, [])
+
+
+def _inspected(
+    plane: Plane | DensePlane,
+    dtype: str,
+    stored: list[Located],
+    fixed: NDArray[np.uint8],
+    words: NDArray[np.uint32],
+    scales: NDArray[np.uint8],
+    faults: list[Fault],
+) -> Inspected:
     return Inspected(
         name=plane.name,
         format=plane.fmt,
         rows=plane.rows,
         cols=plane.cols,
-        dtype=tensor.dtype,
-        stored=[plane.scale],
+        dtype=dtype,
+        stored=stored,
         fixed_bytes=fixed.nbytes,
         words=words,
         bases=_bases(plane.fmt, fixed, plane.cols),
         scales=scales,
-        faults=[],
+        faults=faults,
     )
 
 
