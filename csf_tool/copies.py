@@ -5,8 +5,8 @@ The copies only read. What they find comes back by a pipe, so they can be ended 
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection, wait
@@ -66,8 +66,9 @@ def run_in_copies(
     try:
         while True:
             for task in islice(left, copies - len(running)):
-                copy, pipe = _start(task, work)
-                running[pipe] = copy, task
+                with _interrupts_held():
+                    copy, pipe = _start(task, work)
+                    running[pipe] = copy, task
             if not running:
                 return
             for pipe in wait(list(running)):
@@ -86,15 +87,20 @@ def run_in_copies(
             _end(copy, pipe)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A copy begun in here never hears an interrupt, though the terminal sends it one; this process does afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start(task: T, work: Work[T, R]) -> tuple[BaseProcess, Any]:
     ours, theirs = multiprocessing.Pipe(duplex=False)
     copy = multiprocessing.get_context("fork").Process(target=_run, args=(task, work, theirs, ours), daemon=True)
-    # The terminal interrupts copies, too: they hear nothing of it from their first instruction on.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        copy.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    copy.start()
     theirs.close()  # so that ours ends when the copy does
     return copy, ours
 

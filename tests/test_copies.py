@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,25 @@ def test_an_interrupt_of_all_processes_is_heard_once() -> None:
         os.kill(os.getpid(), signal.SIGINT)  # as the terminal does: to this one, too
         time.sleep(60)
 
+    before = children()
+    with pytest.raises(KeyboardInterrupt):
+        run(1, work)
+    assert children() == before
+
+
+def test_an_interrupt_while_a_copy_starts_leaves_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(_: int, __: OnBytes) -> None:
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(60)
+
+    start = ForkProcess.start
+
+    def start_until_interrupted(copy: ForkProcess) -> None:
+        start(copy)
+        while signal.SIGINT not in signal.sigpending():
+            time.sleep(0.01)
+
+    monkeypatch.setattr(ForkProcess, "start", start_until_interrupted)
     before = children()
     with pytest.raises(KeyboardInterrupt):
         run(1, work)
