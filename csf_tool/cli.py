@@ -4,6 +4,7 @@ Heavy modules are imported inside the commands, so that `csf-tool --help` costs 
 """
 
 import functools
+import gc
 import io
 import os
 import sys
@@ -174,7 +175,9 @@ def _open(argument: str) -> "Checkpoint":
     source = find_source(argument, _say)
     if not isinstance(source, Path):
         _hubs.append(source)
-    return open_checkpoint(source)
+    checkpoint = open_checkpoint(source)
+    gc.freeze()  # it lives as long as the process: there is no garbage in it to look for, not even at the end
+    return checkpoint
 
 
 def _listed_hashes(name: str) -> "list[PublishedHash]":

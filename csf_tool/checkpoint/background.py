@@ -1,44 +1,51 @@
-"""A question that a copy of this process answers while this one goes on."""
+"""Work that a copy of this process does while this one goes on."""
 
 import os
+import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
-Question = Callable[[], bool]
+T = TypeVar("T")
 
 _THREADS = Path("/proc/self/task")
 """Where Linux lists this process's threads, those of libraries included."""
 
 
 @contextmanager
-def in_background(question: Question) -> Iterator[Question]:
-    """Have a copy of this process answer a question, and give what waits for the answer.
+def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T | None]]:
+    """Have a copy of this process do some work, and give what waits for the result; it is to be called once.
 
-    A copy that comes to grief, whatever it is, has answered no. Where copying is not safe, or there is but one
-    core, the question is answered here, when its answer is asked for.
+    The result of a copy that comes to grief, whatever it is, is None. Where copying is not safe, or there is but one
+    core, the work is done here, when its result is asked for.
     """
     if not can_be_copied():
-        yield question
+        yield work
         return
+    receiving, sending = os.pipe()
     copy = os.fork()
     if not copy:
-        yes = False
         try:
-            yes = question()
+            os.close(receiving)  # so that nobody listens any more when the other process has gone on without the result
+            with open(sending, "wb") as pipe:
+                pickle.dump(work(), pipe)
         finally:
-            os._exit(0 if yes else 1)  # nothing of what the copied process has yet to do, not even to flush
-    waited: list[int] = []
+            os._exit(0)  # nothing of what the copied process has yet to do, not even to flush
+    os.close(sending)
+    with open(receiving, "rb") as pipe:
+        try:
+            yield lambda: _result(pipe)
+        finally:
+            pipe.close()
+            os.waitpid(copy, 0)
 
-    def answer() -> bool:
-        if not waited:
-            waited.append(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]))
-        return waited == [0]
 
-    try:
-        yield answer
-    finally:
-        answer()
+def _result(pipe: BinaryIO) -> Any:
+    """What the copy sent, whole; None where it ended before. A pickle runs what it says, so none but a copy sends it."""
+    with suppress(EOFError, pickle.UnpicklingError):
+        return pickle.load(pipe)
+    return None
 
 
 def can_be_copied() -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from csf_tool.checkpoint.disguises import HEAD_BYTES, SAFETENSORS, disguise
@@ -45,10 +45,10 @@ DTYPE_BITS = {
 _MAX_OFFSET = 1 << 63
 
 
-_ENTRY = re.compile(r'":\{"dtype":"(\w*","shape":\[[0-9,]*)\],"data_offsets":\[([0-9]*),([0-9]*)\]\}(?:,"|\} *\Z)')
+_ENTRY = re.compile(r'":\{"dtype":"([^"]*","shape":\[[^"]*)\],"data_offsets":\[([^"]*)\]\}(?:,"|\} *\Z)')
 """What stands between two names in a header as the known writers write it, or after the last: one entry.
 
-No part of it takes the characters that it begins with: an entry that breaks off is looked at once, not again and
+No part of it takes the quotes that it begins with: an entry that breaks off is looked at once, not again and
 again from every place where one could have begun.
 """
 
@@ -178,7 +178,7 @@ def _usual_header(raw: bytes | bytearray) -> Header | None:
     except UnicodeDecodeError:
         return None
     pieces = _ENTRY.split(text)
-    names, kinds, begins, ends = pieces[:-1:4], pieces[1::4], pieces[2::4], pieces[3::4]
+    names, kinds, offsets = pieces[:-1:3], pieces[1::3], pieces[2::3]
     if not names or pieces[-1] or text.endswith('"'):
         return None
     opening, _, names[0] = names[0].rpartition('"')
@@ -188,8 +188,8 @@ def _usual_header(raw: bytes | bytearray) -> Header | None:
         return None
     found = [known[kind] for kind in kinds]
     dtypes, shapes, sizes = map(list, zip(*found, strict=True))
-    written = list(map(str, accumulate(sizes, initial=0)))
-    if begins != written[:-1] or ends != written[1:] or sum(sizes) >= _MAX_OFFSET:
+    expected = list(map(",".join, pairwise(map(str, accumulate(sizes, initial=0)))))
+    if offsets != expected or sum(sizes) >= _MAX_OFFSET:
         return None
     start = LENGTH_BYTES + len(raw)
     bounds = list(accumulate(sizes, initial=start))

@@ -43,6 +43,9 @@ if TYPE_CHECKING:  # huggingface_hub takes a while to import
 
 _MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
 
+_SHARED_SHARDS = 8
+"""How many shards' headers are worth a second process: it takes a few milliseconds to start and to hear of."""
+
 MAX_NUMBERED_SHARDS = 10_000
 """Most shards that names are believed when they say that there are so many: a name can claim any number."""
 
@@ -236,13 +239,23 @@ def _open_agreeing(opened: Checkpoint, shards: dict[str, Shard]) -> Checkpoint |
 
 def _faultless_shards(checkpoint: Checkpoint, names: list[str]) -> dict[str, Shard]:
     """The shards by name; none when anything is wrong with one of them."""
-    problems: list[Problem] = []
     _prepare(checkpoint, names)
+
+    def read(some: list[str]) -> list[Shard]:
+        problems: list[Problem] = []
+        shards = [_read_shard(checkpoint, name, problems) for name in some]
+        return [] if problems else shards
+
     try:
-        shards = {name: _read_shard(checkpoint, name, problems) for name in names}
+        if checkpoint.hub or len(names) < _SHARED_SHARDS:
+            found = read(names)
+        else:
+            with in_background(lambda: read(names[1::2])) as others:
+                found = read(names[::2]) + (others() or [])
     except CheckpointError:
         return {}
-    return shards if not problems else {}
+    shards = {shard.name: shard for shard in found}
+    return {name: shards[name] for name in names} if len(shards) == len(names) else {}
 
 
 def _numbered_siblings(found: list[str]) -> list[str]:

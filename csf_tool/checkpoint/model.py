@@ -113,12 +113,16 @@ class Stored:
         """The row of each name, whatever its part."""
         return self.parts[0] if len(self.parts) == 1 else dict(chain.from_iterable(p.items() for p in self.parts))
 
-    def find(self, part: dict[str, int], *names: str) -> int | None:
+    def find(self, part: dict[str, int], names: list[str]) -> int | None:
         """The row of the first of `names` that is in `part`, or else in any other; None where there is none."""
         for name in names:
-            if (row := part.get(name)) is not None:
-                return row
+            if name in part:
+                return part[name]
         return next((self.row_of[name] for name in names if name in self.row_of), None)
+
+    def nbytes(self, row: int) -> int:
+        """Bytes of the tensor of a row."""
+        return self.ends[row] - self.begins[row]
 
     def __getitem__(self, row: int) -> Located:
         """The tensor of a row."""
@@ -243,8 +247,7 @@ class PlaneTable(_Columns):
     @property
     def exception_bytes(self) -> list[int]:
         """Bytes of each exception list."""
-        begins, ends = self.stored.begins, self.stored.ends
-        return [ends[row] - begins[row] for row in self.exceptions]
+        return list(map(self.stored.nbytes, self.exceptions))
 
 
 @dataclass

@@ -1,13 +1,14 @@
 """Finding planes: which tensors are the streams of a scale, and what geometry every source gives it."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.model import DenseTable, Located, Plane, PlaneKind, PlaneTable, Stored
 from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, is_unknown_stream, weight_names
 from csf_tool.checkpoint.problems import Problem
-from csf_tool.codec.formats import EXCEPTION_BYTES, FORMATS, SLAB_ROWS, CsfFormat
+from csf_tool.codec.formats import FORMATS, SLAB_ROWS, CsfFormat
 from csf_tool.codec.tiles import padded_shape
 
 PACKED_DTYPES = ("U8", "I8")
@@ -30,41 +31,53 @@ def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[P
     """
     table = PlaneTable(stored)
     problems: list[Problem] = []
-    streams = [[name for name in part if STREAM_MARK in name] for part in stored.parts]
+    marked = [[(name, row) for name, row in part.items() if STREAM_MARK in name] for part in stored.parts]
     for fmt in FORMATS:
+        streams = [_Streams.among(names, fmt) for names in marked]
         problems += _unpaired(fmt, streams, stored)
         problems += _add_planes(table, fmt, streams, receipts)
     if len({kind.fmt.name for kind in table.kinds}) > 1:
         table.sort()
-    if sum(map(len, streams)) != 2 * len(table):
-        problems += _unknown_streams(streams, stored)
+    if sum(map(len, marked)) != 2 * len(table):
+        problems += _unknown_streams(marked, stored)
     return table, problems + _stored_twice(table)
 
 
-def _unknown_streams(streams: list[list[str]], stored: Stored) -> list[Problem]:
+def _unknown_streams(marked: list[list[tuple[str, int]]], stored: Stored) -> list[Problem]:
     text = "is a stream of a codec that this csf-tool does not know: a newer one can"
     return [
-        Problem(stored.shards[part[name]].name, name, text)
-        for names, part in zip(streams, stored.parts, strict=True)
-        for name in names
+        Problem(stored.shards[row].name, name, text)
+        for names in marked
+        for name, row in names
         if is_unknown_stream(name)
     ]
 
 
-def _scales(streams: list[str], suffix: str) -> list[str]:
-    """What stands before `suffix` in the names of streams that end with it: the names of their scales."""
-    return [name[: -len(suffix)] for name in streams if name.endswith(suffix)]
+class _Streams(NamedTuple):
+    """The streams of one format in one part of the tensors: the row of each by the name of its scale."""
+
+    fixed: dict[str, int]
+    exceptions: dict[str, int]
+
+    @classmethod
+    def among(cls, names: list[tuple[str, int]], fmt: CsfFormat) -> "_Streams":
+        """Those among tensors whose names and rows are given."""
+        return cls(_ending(names, fmt.fixed_suffix), _ending(names, fmt.exceptions_suffix))
 
 
-def _unpaired(fmt: CsfFormat, streams: list[list[str]], stored: Stored) -> list[Problem]:
-    """What is wrong with streams of one format that have no partner. `streams` are the names in each part."""
+def _ending(names: list[tuple[str, int]], suffix: str) -> dict[str, int]:
+    """The rows of the names with this suffix, by what stands before it."""
+    return {name[: -len(suffix)]: row for name, row in names if name.endswith(suffix)}
+
+
+def _unpaired(fmt: CsfFormat, streams: list[_Streams], stored: Stored) -> list[Problem]:
+    """What is wrong with streams of one format that have no partner. `streams` are those in each part."""
     fixed: set[str] = set()
     exceptions: set[str] = set()
-    for names in streams:
-        own_fixed, own_exceptions = _scales(names, fmt.fixed_suffix), _scales(names, fmt.exceptions_suffix)
-        if own_fixed != own_exceptions:
-            fixed |= set(own_fixed) - set(own_exceptions)
-            exceptions |= set(own_exceptions) - set(own_fixed)
+    for own in streams:
+        if own.fixed.keys() != own.exceptions.keys():
+            fixed |= own.fixed.keys() - own.exceptions.keys()
+            exceptions |= own.exceptions.keys() - own.fixed.keys()
     lonely = [(name, name + fmt.fixed_suffix, "exception list") for name in fixed - exceptions]
     lonely += [(name, name + fmt.exceptions_suffix, "fixed stream") for name in exceptions - fixed]
     return [
@@ -74,35 +87,27 @@ def _unpaired(fmt: CsfFormat, streams: list[list[str]], stored: Stored) -> list[
 
 
 def _add_planes(
-    table: PlaneTable, fmt: CsfFormat, streams: list[list[str]], receipts: Mapping[str, ScaleReceipt]
+    table: PlaneTable, fmt: CsfFormat, streams: list[_Streams], receipts: Mapping[str, ScaleReceipt]
 ) -> list[Problem]:
-    """Add the planes of one format; what is wrong with the others. `streams` are the names in each part.
+    """Add the planes of one format; what is wrong with the others. `streams` are those in each part.
 
-    There are many, of few kinds, and each kind is checked once. What decides on it besides names are dtypes and
-    shapes, and what the receipt says. The bytes of streams need no place in it: their dtypes are known, and a
-    header's reader checks such sizes.
+    There are many, of few kinds, and each kind is checked once; only the length of its exception list is a plane's
+    own. What decides on the kind besides names are dtypes and shapes, and what the receipt says. The bytes of streams
+    need no place in it: their dtypes are known, and a header's reader checks such sizes.
     """
     stored = table.stored
     dtypes, shapes = stored.dtypes, stored.shapes
-    fixed_suffix, exceptions_suffix = fmt.fixed_suffix, fmt.exceptions_suffix
     problems: list[Problem] = []
     known: dict[Hashable, int] = {}
-    fixed_streams = (
-        (part, name) for part, names in zip(stored.parts, streams, strict=True) for name in _scales(names, fixed_suffix)
-    )
-    for part, name in fixed_streams:
-        exceptions = stored.find(part, name + exceptions_suffix)
-        if exceptions is None:
-            continue  # `_unpaired` speaks of it
-        fixed = part[name + fixed_suffix]
-        weight, receipt = stored.find(part, *weight_names(name)), receipts.get(name)
+    for name, part, fixed, exceptions in _pairs(fmt, streams, stored):
+        weight, receipt = stored.find(part, weight_names(name)), receipts.get(name)
         looks = (
             dtypes[fixed],
             shapes[fixed],
             dtypes[exceptions],
-            shapes[exceptions],
+            len(shapes[exceptions]),
             weight is not None and (dtypes[weight], shapes[weight]),
-            receipt and _stated(receipt),
+            receipt and _stated(receipt, stored.nbytes(exceptions)),
         )
         kind = known.get(looks)
         if kind is None:
@@ -111,6 +116,11 @@ def _add_planes(
                 problems += [Problem(stored.shards[fixed].name, name, text) for text in found]
                 continue
             kind = known[looks] = table.place_of(found)
+        words, scales = shapes[exceptions][0], table.kinds[kind].dense_bytes
+        if words > scales:
+            text = f"exception list has {words} words, the plane has only {scales} scales"
+            problems.append(Problem(stored.shards[fixed].name, name, text))
+            continue
         table.names.append(name)
         table.kind_of.append(kind)
         table.fixed.append(fixed)
@@ -118,9 +128,21 @@ def _add_planes(
     return problems
 
 
-def _stated(receipt: ScaleReceipt) -> Hashable:
-    """What a receipt says of the kind of a plane."""
-    return receipt.dtype, receipt.shape, receipt.fixed_bytes, receipt.exception_bytes, receipt.source_bytes
+def _pairs(fmt: CsfFormat, streams: list[_Streams], stored: Stored) -> Iterator[tuple[str, dict[str, int], int, int]]:
+    """The name of each scale that has both streams, its part, and the rows of the two; `_unpaired` has the others."""
+    for part, own in zip(stored.parts, streams, strict=True):
+        for name, fixed in own.fixed.items():
+            exceptions = own.exceptions.get(name)
+            if exceptions is None:  # in another shard, then
+                exceptions = stored.row_of.get(name + fmt.exceptions_suffix)
+            if exceptions is not None:
+                yield name, part, fixed, exceptions
+
+
+def _stated(receipt: ScaleReceipt, exception_bytes: int) -> Hashable:
+    """What a receipt says of the kind of a plane, and whether it is right about its exceptions."""
+    agrees = receipt.exception_bytes == exception_bytes
+    return receipt.dtype, receipt.shape, receipt.fixed_bytes, receipt.source_bytes, agrees
 
 
 def _stored_twice(table: PlaneTable) -> list[Problem]:
@@ -177,8 +199,6 @@ def _stream_faults(fixed: Located, exceptions: Located) -> list[str]:
         faults.append(f"fixed stream is {_describe(fixed)}, not U8 in one or two dimensions")
     if exceptions.tensor.dtype != "U32" or len(exceptions.tensor.shape) != 1:
         faults.append(f"exception list is {_describe(exceptions)}, not U32 in one dimension")
-    elif exceptions.tensor.nbytes % EXCEPTION_BYTES:
-        faults.append(f"exception list has {exceptions.tensor.nbytes} bytes, not whole words")
     return faults
 
 
@@ -225,9 +245,6 @@ def _shape_faults(
         faults.append(f"fixed stream has {fixed.tensor.nbytes} bytes, a {rows}x{cols} plane takes {expected}")
     elif len(shape) == 2 and shape != (rows // SLAB_ROWS, fmt.slab_bytes(cols)):
         faults.append(f"fixed stream is {list(shape)}, not [slabs, slab bytes] of a {rows}x{cols} plane")
-    if exceptions.tensor.nbytes > rows * cols * EXCEPTION_BYTES:
-        words = exceptions.tensor.nbytes // EXCEPTION_BYTES
-        faults.append(f"exception list has {words} words, the plane has only {rows * cols} scales")
     if receipt:
         stated = {
             "fixed_bytes": (receipt.fixed_bytes, fixed.tensor.nbytes),
@@ -248,7 +265,7 @@ def find_dense_planes(stored: Stored) -> DenseTable:
     padding: dict[Hashable, str] = {}
     for part in stored.parts:
         for name, scale in part.items():
-            if not name.endswith(SCALE_SUFFIXES) or (weight := stored.find(part, *weight_names(name))) is None:
+            if not name.endswith(SCALE_SUFFIXES) or (weight := stored.find(part, weight_names(name))) is None:
                 continue
             looks = dtypes[scale], shapes[scale], dtypes[weight], shapes[weight]
             if looks not in known:

@@ -1,8 +1,9 @@
-"""Questions that a copy of the process answers."""
+"""Work that a copy of the process does."""
 
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,29 +13,33 @@ from csf_tool.checkpoint.background import in_background
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied here"),
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),  # a library's threads, which no question touches
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),  # a library's threads, which no work touches
 ]
 
 
 @pytest.fixture(params=[True, False], ids=["copied", "not copied"])
 def copied(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether questions are answered by a copy, which the machine is not asked about."""
+    """Whether work is done by a copy, which the machine is not asked about."""
     monkeypatch.setattr(background, "can_be_copied", lambda: request.param)
     return bool(request.param)
 
 
-@pytest.mark.parametrize("expected", [True, False])
-def test_the_answer_is_the_questions(copied: bool, expected: bool) -> None:
-    with in_background(lambda: expected) as answer:
-        assert [answer(), answer()] == [expected, expected]
+RESULTS = [True, None, list(range(1 << 17))]  # the last is more than a pipe holds
+
+
+@pytest.mark.usefixtures("copied")
+@pytest.mark.parametrize("expected", RESULTS, ids=["true", "nothing", "much"])
+def test_the_result_is_the_works(expected: object) -> None:
+    with in_background(lambda: expected) as result:
+        assert result() == expected
 
 
 def test_a_copy_leaves_no_trace_here(copied: bool, tmp_path: Path) -> None:
     asked: list[int] = []
     with open(tmp_path / "out", "w") as file:
         file.write("written once")
-        with in_background(lambda: asked.__iadd__([1]) == [1]) as answer:
-            assert answer()
+        with in_background(lambda: asked.__iadd__([1]) == [1]) as result:
+            assert result()
     assert asked == ([] if copied else [1])
     assert (tmp_path / "out").read_text() == "written once"
 
@@ -48,20 +53,40 @@ def dies() -> bool:
     return True
 
 
-@pytest.mark.parametrize("question", [raises, dies])
-def test_a_copy_that_comes_to_grief_has_answered_no(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], question: background.Question
+class DiesHalfSent:
+    """Something of which a copy sends the beginning, and no more."""
+
+    def __reduce__(self) -> str:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""
+
+
+def half_sent() -> object:
+    return [b"x" * (1 << 20), DiesHalfSent()]
+
+
+@pytest.mark.parametrize("work", [raises, dies, half_sent])
+def test_a_copy_that_comes_to_grief_has_no_result(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], work: Callable[[], object]
 ) -> None:
     monkeypatch.setattr(background, "can_be_copied", lambda: True)
-    with in_background(question) as answer:
-        assert not answer()
+    with in_background(work) as result:
+        assert result() is None
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_copy_is_waited_for_when_its_answer_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("nbytes", [1, 1 << 20], ids=["little", "more than a pipe holds"])
+def test_a_copy_ends_when_its_result_is_not_wanted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nbytes: int
+) -> None:
     monkeypatch.setattr(background, "can_be_copied", lambda: True)
     copy = tmp_path / "copy"
-    with pytest.raises(ZeroDivisionError), in_background(lambda: bool(copy.write_text(str(os.getpid())))):
+
+    def work() -> bytes:
+        copy.write_text(str(os.getpid()))
+        return bytes(nbytes)
+
+    with pytest.raises(ZeroDivisionError), in_background(work):
         _ = 1 / 0
     with pytest.raises(ChildProcessError):
         os.waitpid(int(copy.read_text()), 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
 
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
@@ -356,6 +357,26 @@ def test_one_shard_of_a_numbered_set_alone(tmp_path: Path) -> None:
     assert [p.partition(":")[0] for p in problems(tmp_path)] == [
         f"model-0000{i}-of-00005.safetensors" for i in (1, 2, 4, 5)
     ]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # a library's threads, which no header touches
+@pytest.mark.parametrize("cut", [None, 4, 5])
+def test_many_shards_are_read_by_two_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int | None
+) -> None:
+    monkeypatch.setattr("csf_tool.checkpoint.background.can_be_copied", lambda: True)
+    names = [shard_name(i, 9) for i in range(1, 10)]
+    mini_hf(tmp_path, shards=9)
+    if cut:
+        os.truncate(tmp_path / names[cut], 100)
+    good = [name for name in names if not cut or name != names[cut]]
+    checkpoint = open_checkpoint(tmp_path)
+    assert [shard.name for shard in checkpoint.shards] == good
+    for shard in checkpoint.shards:
+        with safe_open(tmp_path / shard.name, "np") as expected:
+            assert set(shard.header.names) == set(expected.keys())
+    assert {problem.file for problem in errors(checkpoint.problems)} == set(names) - set(good)
 
 
 def test_a_set_numbered_from_zero_is_complete(tmp_path: Path) -> None:
