@@ -42,7 +42,7 @@ def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T | None]]:
 
 
 def _result(pipe: BinaryIO) -> Any:
-    """What the copy sent, whole; None where it ended before. A pickle runs what it says, so none but a copy sends it."""
+    """What the copy sent, whole; None where it ended before. A pickle runs what it says: no one else may send it."""
     with suppress(EOFError, pickle.UnpicklingError):
         return pickle.load(pipe)
     return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,7 @@ class Range:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class DenseTensor:
+class DenseTensor(NamedTuple):
     """A tensor of the dense checkpoint, and what gives its bytes: stored data as they are, or a plane to decode."""
 
     name: str
