@@ -194,7 +194,7 @@ def open_container(
     for name in stray:
         container.error(name, f"a shard beside {MANIFEST}: {_MIXED}")
     names = [f"{TENSORS}/{file}" for file in container.rows]
-    _read_shards(checkpoint, names)
+    _read_shards(checkpoint, names, _faultless_shards(checkpoint, names))
     for file in (name for name in _shard_files(path, TENSORS, hub=hub) if name not in container.rows):
         container.error(f"{TENSORS}/{file}", "is not listed in the manifest")
     return _finish(checkpoint)
