@@ -325,11 +325,6 @@ class Checkpoint:
             _located, chain.from_iterable(zip(repeat(shard), shard.header, strict=False) for shard in self.shards)
         )
 
-    def planes_of(self, shard: Shard) -> list[Plane]:
-        """The planes whose fixed stream lies in `shard`, in the order of the data."""
-        mine = [plane for plane in self.planes if plane.fixed.shard is shard]
-        return sorted(mine, key=lambda plane: plane.fixed.tensor.begin)
-
     @property
     def formats(self) -> list[CsfFormat]:
         """The CSF formats of its planes, or else the FP4 formats of its dense scales."""
