@@ -6,7 +6,7 @@ the destination remembers which are finished. Index and configs are written when
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -172,32 +172,36 @@ class _Expansion:
 
     def run(self, executor: Executor | None) -> Expanded:
         """Write what is to be written, and say what is there."""
-        total = sum(shard.size for shard in self._shards) + sum(file.size for file in self._side_files)
-        there = Journal(self._folder.path)
-        left = [s for i, s in enumerate(self._shards) if self._options.part.takes(i) and not there.finished(s.name)]
-        total += room_to_fetch((source for shard in left for source in shard.sources), self._options.jobs)
+        mine = [shard for i, shard in enumerate(self._shards) if self._options.part.takes(i)]
         if not self._options.ignore_space:
-            self._folder.require_space(0 if self._options.consume_source else total - self._bytes_there())
-        source = fingerprint(self._checkpoint, self._consumed)
-        adopting = {file.name for file in self._files()} if self._options.adopt else None
-        self._journal = Journal.open(self._folder.path, Run("expand", source, {}), beside=adopting)
+            self._require_space(mine)
+        self._journal = self._open_journal()
         if self._options.adopt:
-            mine = [shard for i, shard in enumerate(self._shards) if self._options.part.takes(i)]
             files: list[DenseShard | SideFile] = [*mine, *self._side_files]
             self.result.adopted_files = adopt(files, self._journal, self._is_right, self._progress, self._options.jobs)
         self._consumer = self._start_consuming()
-        todo = [s for i, s in enumerate(self._shards) if self._options.part.takes(i) and not self._is_finished(s)]
-        size = sum(shard.size for shard in todo) + sum(file.size for file in self._side_files)
-        self._progress.start("expand", size + sum(bytes_to_fetch(shard.sources) for shard in todo))
+        todo = [shard for shard in mine if not self._is_finished(shard)]
+        shards_size, others_size = _total_size(todo), _total_size(self._side_files)
+        to_fetch = sum(bytes_to_fetch(shard.sources) for shard in todo)
+        self._progress.start("expand", shards_size + others_size + to_fetch)
         self._write_shards(todo, executor)
-        with self._journal.exclusive() as is_there:
-            if is_there:  # if not, another part has finished everything
-                self.result.missing = [s.name for s in self._shards if not self._journal.finished(s.name)]
-                if not self.result.missing:
-                    self._finish()
-        self.result.bytes_written = size if not self.result.missing else sum(shard.size for shard in todo)
+        self._finish_when_all_are_there()
+        self.result.bytes_written = shards_size + (0 if self.result.missing else others_size)
         self.result.seconds = time.monotonic() - self._begun
         return self.result
+
+    def _require_space(self, mine: list[DenseShard]) -> None:
+        """Check that there is room for the whole checkpoint, and for the stored shards that are fetched meanwhile."""
+        there = Journal(self._folder.path)
+        sources = (source for shard in mine if not there.finished(shard.name) for source in shard.sources)
+        total = _total_size(self._files()) + room_to_fetch(sources, self._options.jobs)
+        # With --consume-source room comes free as the run goes on.
+        self._folder.require_space(0 if self._options.consume_source else total - self._bytes_there())
+
+    def _open_journal(self) -> Journal:
+        source = fingerprint(self._checkpoint, self._consumed)
+        adopting = {file.name for file in self._files()} if self._options.adopt else None
+        return Journal.open(self._folder.path, Run("expand", source, {}), beside=adopting)
 
     def _start_consuming(self) -> Consumer | None:
         if not self._options.consume_source:
@@ -277,8 +281,16 @@ class _Expansion:
         self._progress.advance(unreported)
         self._note(job.shard)
 
+    def _finish_when_all_are_there(self) -> None:
+        """Write the other files and take the journal away, unless other parts have shards yet to write."""
+        with self._journal.exclusive() as is_there:
+            if not is_there:  # another part has finished everything
+                return
+            self.result.missing = [s.name for s in self._shards if not self._journal.finished(s.name)]
+            if not self.result.missing:
+                self._finish()
+
     def _finish(self) -> None:
-        """Write everything beside the shards, and take the journal away: the checkpoint is complete."""
         for file in self._side_files:
             file.write(self._folder, self._progress, self._journal)
             self.result.other_files.append(file.name)
@@ -286,6 +298,10 @@ class _Expansion:
             self._consumer.finish()
             self.result.removed_sources = self._consumer.removed
         self._journal.close()
+
+
+def _total_size(files: Iterable[DenseShard | SideFile]) -> int:
+    return sum(file.size for file in files)
 
 
 def write_shard(job: ShardJob, on_bytes: Callable[[int], None] | None = None) -> int:
