@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from csf_tool.checkpoint.writer import is_partial
+
 NOTES = ".cache/huggingface/download"
 """Where `hf download --local-dir` notes each file's commit and ETag, and keeps what is not complete."""
 
@@ -9,7 +11,7 @@ _UNFINISHED = (
     "*.incomplete",  # hf download
     "*.aria2",  # aria2, and hfd with it: beside a file that may have its full size already
     "*.part",
-    "*.partial",  # rclone, curl wrappers, browsers; csf-tool's own have a name that begins with a dot
+    "*.partial",  # rclone, curl wrappers, browsers
     "*.crdownload",
     ".*.safetensors.??????",  # rsync
 )
@@ -18,11 +20,14 @@ _UNFINISHED = (
 def unfinished_downloads(folder: Path) -> list[Path]:
     """Files in and around a checkpoint's folder that a downloader has begun and not finished.
 
-    Only where downloads keep them: a path given by mistake may be a whole disk.
+    Only where downloads keep them: a path given by mistake may be a whole disk. What a run of csf-tool has begun is
+    none of them: it has a journal.
     """
     around = [folder, folder / "tensors", folder / "blobs"]
     if folder.parent.name == "snapshots":
         around.append(folder.parent.parent / "blobs")
-    found = {path for place in around for pattern in _UNFINISHED for path in place.glob(pattern)}
+    found = {
+        path for place in around for pattern in _UNFINISHED for path in place.glob(pattern) if not is_partial(path)
+    }
     notes = folder / NOTES
     return sorted(found | set(notes.rglob("*.incomplete") if notes.is_dir() else ()))

@@ -8,6 +8,7 @@ from csf_tool.checkpoint.container import CONTRACT, MANIFEST, RECEIPTS, TENSORS
 from csf_tool.checkpoint.disguises import HEAD_BYTES, JSON, disguise
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.headers import SHARD_SUFFIX
+from csf_tool.checkpoint.journal import has_journal
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.text import count
@@ -29,6 +30,11 @@ _OTHER_WEIGHTS = {
 
 def not_a_checkpoint(path: Path) -> CsfToolError:
     """Why a folder without manifest, index and shards is no checkpoint."""
+    if has_journal(path):
+        return CheckpointError(
+            f"{path}: a csf-tool run into this folder is not finished, and no shard is there yet: "
+            "run the same command again"
+        )
     if partial := unfinished_downloads(path):
         return CheckpointError(
             f"{path}: an incomplete download ({count(len(partial), 'unfinished file')}, as {partial[0].name}): "
