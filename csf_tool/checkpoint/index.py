@@ -102,10 +102,10 @@ def _without_lines(file: BinaryIO, lines: list[str]) -> bytes:
 
 
 def find_index(root: Path) -> str | None:
-    """The name of the index file in a folder, preferring the usual one."""
+    """The name of the index file in a folder, preferring the usual one; hidden files are none (`._x` of macOS)."""
     if (root / INDEX_NAME).exists() or (root / INDEX_NAME).is_symlink():
         return INDEX_NAME
-    return min((p.name for p in root.glob("*" + INDEX_SUFFIX)), default=None)
+    return min((p.name for p in root.glob("*" + INDEX_SUFFIX) if not p.name.startswith(".")), default=None)
 
 
 def read_index(root: Path, name: str) -> Index:

@@ -88,6 +88,13 @@ def test_the_usual_index_is_preferred(tmp_path: Path) -> None:
     assert find_index(tmp_path) == NAME
 
 
+def test_what_macos_leaves_beside_an_index_on_a_foreign_disk_is_none(tmp_path: Path) -> None:
+    (tmp_path / "._adapter.safetensors.index.json").write_bytes(b"\0\5\x16\7")
+    assert find_index(tmp_path) is None
+    write_json(tmp_path / "adapter.safetensors.index.json", {})
+    assert find_index(tmp_path) == "adapter.safetensors.index.json"
+
+
 def test_a_dangling_link_is_an_index_that_is_missing(tmp_path: Path) -> None:
     (tmp_path / NAME).symlink_to(tmp_path / "gone")
     assert find_index(tmp_path) == NAME
