@@ -22,7 +22,11 @@ _PIECE_LINES = 1 << 13
 
 @dataclass(frozen=True)
 class Index:
-    """An index file of a folder. It is read when something in it is asked for."""
+    """An index file of a folder. It is read when something in it is asked for.
+
+    What it says in `metadata.total_size` is not believed, and not held against it: no reader of weights goes by that,
+    and real repositories have stale ones. What csf-tool writes has the true size.
+    """
 
     root: Path
     name: str
@@ -51,12 +55,6 @@ class Index:
     def shards(self) -> set[str]:
         """The shards that it places tensors in."""
         return set(self.weight_map.values())
-
-    @property
-    def total_size(self) -> object:
-        """What metadata.total_size says; it is known to be stale in real repositories."""
-        metadata = self.document.get("metadata")
-        return metadata.get("total_size") if isinstance(metadata, dict) else None
 
     def spells_out(self, held: dict[str, list[str]]) -> bool:
         """Whether it places exactly these tensors in these shards, written as `json.dumps` does, sorted by name.

@@ -18,14 +18,7 @@ def test_an_index_with_shards_in_folders(tmp_path: Path) -> None:
     document = {"metadata": {"total_size": 7}, "weight_map": {"a": "tensors/model-00001-of-00002.safetensors"}}
     index = read_index(write_json(tmp_path / NAME, document).parent, NAME)
     assert index.weight_map == {"a": "tensors/model-00001-of-00002.safetensors"}
-    assert index.total_size == 7
     assert index.document == document
-
-
-@pytest.mark.parametrize("metadata", [None, [], {}, {"total_size": None}])
-def test_an_index_without_a_total_size(tmp_path: Path, metadata: object) -> None:
-    write_json(tmp_path / NAME, {"metadata": metadata, "weight_map": {}})
-    assert read_index(tmp_path, NAME).total_size is None
 
 
 HOSTILE = [
