@@ -38,7 +38,8 @@ def in_background(work: Callable[[], T]) -> Iterator[Callable[[], T | None]]:
             yield lambda: _result(pipe)
         finally:
             pipe.close()
-            os.waitpid(copy, 0)
+            with suppress(ChildProcessError):  # where SIGCHLD is ignored, the system has done it
+                os.waitpid(copy, 0)
 
 
 def _result(pipe: BinaryIO) -> Any:

@@ -75,6 +75,17 @@ def test_a_copy_that_comes_to_grief_has_no_result(
     assert capfd.readouterr() == ("", "")
 
 
+def test_where_the_system_waits_for_copies_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does where SIGCHLD is ignored, which a process inherits from what started it."""
+    monkeypatch.setattr(background, "can_be_copied", lambda: True)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with in_background(lambda: "done") as result:
+            assert result() == "done"
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 @pytest.mark.parametrize("nbytes", [1, 1 << 20], ids=["little", "more than a pipe holds"])
 def test_a_copy_ends_when_its_result_is_not_wanted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nbytes: int
