@@ -22,7 +22,6 @@ from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.writer import (
     CLOSING,
     OWN_FOLDER,
-    PARTIAL_SUFFIX,
     Destination,
     NewFile,
     is_partial,
@@ -289,7 +288,9 @@ class Journal:
             )
 
     def _partials(self) -> list[Path]:
-        return [path for path in self._destination.rglob(f".*{PARTIAL_SUFFIX}") if is_partial(path)]
+        """The partial files of all runs. Other processes may remove folders meanwhile, which `os.walk` passes over."""
+        paths = (Path(folder, name) for folder, _, names in os.walk(self._destination) for name in names)
+        return [path for path in paths if is_partial(path)]
 
 
 def _plain(name: str) -> str:

@@ -1,6 +1,9 @@
 """Runs that meet in one destination: the one that comes late finds a finished folder, and leaves it as it is."""
 
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,3 +73,22 @@ def test_a_record_whose_file_is_about_to_come_is_left_alone(tmp_path: Path) -> N
     (tmp_path / "model.safetensors").write_bytes(b"cut")
     journal.forget_damaged("model.safetensors")
     assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_a_folder_that_another_process_removes_while_abandoned_files_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is fetched for a shard lies in a folder of its own, which goes when that shard is complete."""
+    other = Journal.open(tmp_path, RUN)
+    fetched = other.fetch_folder("model.safetensors")
+    fetched.mkdir(parents=True)
+    usual = os.scandir
+
+    def removed_just_before(path: Any = ".") -> Any:
+        if str(path) == str(fetched):
+            shutil.rmtree(fetched)
+        return usual(path)
+
+    monkeypatch.setattr(os, "scandir", removed_just_before)
+    Journal.open(tmp_path, RUN)
+    assert not fetched.exists()
