@@ -335,12 +335,13 @@ def remove_abandoned(path: Path) -> None:
     """Remove a partial file of this machine that nobody writes any more: its writer's lock on it is gone.
 
     Where there are no locks, the writer's process must be gone. Containers that share a machine's name do not
-    see each other's processes, and a new process can have a dead one's number: so locks come first.
+    see each other's processes, and a new process can have a dead one's number: so locks come first. What another user
+    wrote, so that it cannot be opened, stays.
     """
     match = _PARTIAL.fullmatch(path.name)
     if not match or match["host"] != _host():
         return
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(FileNotFoundError, PermissionError), path.open("r+b") as file:  # NFS locks what can be written alone
         locked = lock(file.fileno(), wait=False)
         if locked or (locked is None and not _is_running(int(match["process"]))):
             path.unlink(missing_ok=True)  # while it is locked: who has just made it notices

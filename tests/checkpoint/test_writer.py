@@ -3,13 +3,19 @@
 import errno
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from csf_tool.checkpoint.writer import Destination, render_json
+from csf_tool.checkpoint.writer import Destination, remove_abandoned, render_json
 from csf_tool.errors import EnvironmentFault, UsageError
+
+if sys.platform != "win32":
+    import fcntl
 
 
 @pytest.fixture
@@ -269,6 +275,56 @@ def test_no_file_descriptor_is_left_open(out: Path) -> None:
     with pytest.raises(ValueError, match="boom"), folder.create("y"):
         raise ValueError("boom")
     assert descriptors() == before
+
+
+def dead_process() -> int:
+    """A number that no process here has: that of one which has ended."""
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    return done.pid
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+def test_a_partial_file_that_is_written_elsewhere_on_a_network_file_system_stays(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a lock of one's own takes a file that is open for writing: flock(2), NFS details.
+
+    Its writer's number says nothing: containers that share a machine's name do not see each other's processes.
+    """
+    real = fcntl.flock
+
+    def as_on_nfs(fd: int, operation: int) -> None:
+        if operation & fcntl.LOCK_EX and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        real(fd, operation)
+
+    gone = dead_process()
+    monkeypatch.setattr(fcntl, "flock", as_on_nfs)
+    monkeypatch.setattr(os, "getpid", lambda: gone)
+    with Destination(out).create("x"):
+        [partial] = out.iterdir()
+        remove_abandoned(partial)
+        assert partial.exists()
+    partial.write_bytes(b"")
+    remove_abandoned(partial)
+    assert everything(out) == ["x"]
+
+
+def test_a_partial_file_of_another_user_is_left_to_them(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Destination(out).create("x"):
+        [partial] = out.iterdir()
+    partial.write_bytes(b"")
+    usual = Path.open
+
+    def refuse(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path == partial:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return usual(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    remove_abandoned(partial)
+    assert partial.exists()
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
