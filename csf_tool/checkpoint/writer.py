@@ -26,9 +26,8 @@ OWN_FOLDER = ".csf-tool"
 CLOSING = ".csf-tool.closing"
 """What csf-tool keeps for itself in a destination: its journal, and the journal's description when the run is over."""
 
-PARTIAL_SUFFIX = ".partial"
-
 _PARTIAL = re.compile(r"\..*\.(?P<host>[^.]*)-(?P<process>\d+)-[0-9a-f]{8}\.partial", re.DOTALL)
+"""A name that `_partial_name` makes."""
 
 _ATTEMPTS = 10
 
@@ -180,8 +179,7 @@ class NewFile:
         """Make the partial file, locked until it is closed: so others know that it is not abandoned."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         for _ in range(_ATTEMPTS):
-            name = f".{self._target.name[:_NAME_KEPT]}.{_writer()}{PARTIAL_SUFFIX}"
-            self._temporary = self._target.with_name(name)
+            self._temporary = self._target.with_name(_partial_name(self._target.name))
             self._fd = os.open(self._temporary, flags, 0o666)  # the umask decides, as for any other file
             if lock(self._fd, wait=False) is not False and self._temporary.exists():
                 return
@@ -312,9 +310,9 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _writer() -> str:
-    """Who writes a partial file: machine, process, and a random part for its many files."""
-    return f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
+def _partial_name(name: str) -> str:
+    """A name for a file until it is complete: it says who writes it, machine and process, and has a random part."""
+    return f".{name[:_NAME_KEPT]}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.partial"
 
 
 def _host() -> str:
