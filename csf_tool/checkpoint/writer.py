@@ -184,6 +184,7 @@ class NewFile:
             if lock(self._fd, wait=False) is not False and self._temporary.exists():
                 return
             self._discard()  # before it was locked, another run took it for abandoned
+        raise OSError(errno.EBUSY, "other processes keep removing its partial file")
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append all of `data`.

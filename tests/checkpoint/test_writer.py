@@ -277,6 +277,15 @@ def test_no_file_descriptor_is_left_open(out: Path) -> None:
     assert descriptors() == before
 
 
+def test_a_partial_file_that_others_keep_taking_for_abandoned(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("csf_tool.checkpoint.writer.lock", lambda *_, **__: False)
+    with pytest.raises(
+        EnvironmentFault, match=r"^x: cannot be written: other processes keep removing its partial file$"
+    ):
+        Destination(out).create("x")
+    assert everything(out) == []
+
+
 def dead_process() -> int:
     """A number that no process here has: that of one which has ended."""
     done = subprocess.Popen([sys.executable, "-c", ""])
