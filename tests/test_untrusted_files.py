@@ -187,6 +187,23 @@ def test_a_file_name_that_is_no_utf_8(tmp_path: Path) -> None:
     assert (tmp_path / "out" / os.fsdecode(b"caf\xe9.txt")).read_text() == "x"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="file names that are no UTF-8")
+def test_a_shard_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+    """Alone it is expanded; an index cannot hold its name, and the message says what to do."""
+    root, name = mini_hf(tmp_path / "c"), os.fsdecode(b"mod\xe9le.safetensors")
+    first, second = sorted(path.name for path in root.glob("*.safetensors"))
+    assert run("expand", root / first, tmp_path / "plain")[0] == 0
+    (root / first).rename(root / name)
+    assert run("expand", root / name, tmp_path / "out")[0] == 0
+    assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "plain" / first).read_bytes()
+    (root / second).rename(root / "other.safetensors")
+    (root / INDEX).unlink()
+    code, output = run("expand", root, tmp_path / "other")
+    assert (code, 'mod\\udce9le.safetensors": rename the file' in output) == (1, True)
+    assert "is no UTF-8" in output
+    assert not (tmp_path / "other").exists()
+
+
 # Names that csf-tool keeps for itself in a destination
 
 

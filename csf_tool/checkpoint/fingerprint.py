@@ -1,6 +1,7 @@
 """Knowing a source again: the string by which a journal tells checkpoints apart."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 
 from csf_tool.checkpoint.files import read_document
@@ -20,7 +21,7 @@ def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] 
     hasher = hashlib.sha256()
     shards = {shard.name: (shard.size, shard.mtime_ns) for shard in checkpoint.shards} | dict(consumed or {})
     for name, (size, mtime_ns) in sorted(shards.items()):
-        hasher.update(f"{name}\0{size}\0{mtime_ns}\0".encode())
+        hasher.update(os.fsencode(name) + f"\0{size}\0{mtime_ns}\0".encode())  # the name's bytes may be no UTF-8
     documents = [file.path for file in config_files(checkpoint)]
     if checkpoint.container:
         documents.append(checkpoint.root / "manifest.json")

@@ -375,5 +375,16 @@ def writing_fault(name: str, error: OSError) -> EnvironmentFault:
 
 
 def render_json(document: Any) -> bytes:
-    """A JSON file as the Hugging Face libraries write it."""
-    return json.dumps(document, indent=2, ensure_ascii=False).encode("utf-8") + b"\n"
+    """A JSON file as the Hugging Face libraries write it.
+
+    Raises:
+        CheckpointError: a string in it, which can only be a file's name, is no UTF-8.
+    """
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        line = text[text.rfind("\n", 0, error.start) + 1 : text.find("\n", error.start)].strip(" ,")
+        raise CheckpointError(
+            f"a file name that is no UTF-8 cannot stand in JSON, as in {line}: rename the file"
+        ) from error
