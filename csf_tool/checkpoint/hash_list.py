@@ -9,30 +9,47 @@ from pathlib import Path
 
 from csf_tool.checkpoint.files import is_safe_relative, read_document
 from csf_tool.errors import UsageError
+from csf_tool.text import escape
 
 _LINE = re.compile(r"(?P<digest>[0-9a-fA-F]{64}) [ *](?:\./)?(?P<name>.+)")
 _TAGGED = re.compile(r"SHA256 \((?:\./)?(?P<name>.+)\) = (?P<digest>[0-9a-fA-F]{64})")
-_COMMENT = re.compile(r"# (repository|revision|size): (.+)")
+_ORIGIN = re.compile(r"# (repository|revision): (.+)")
+_SIZE = re.compile(r"# size: (\d{1,19}) (.+)", re.ASCII)
 _TITLE = "# SHA-256 of a checkpoint's files, for csf-tool verify --manifest and sha256sum -c"
 
 
 @dataclass(frozen=True)
 class HashList:
-    """SHA-256 in hex by file name, sizes in bytes where they are known, and what they are the files of."""
+    """SHA-256 in hex by file name, sizes in bytes where they are known, and what they are the files of.
+
+    `left_out` are files whose names no list can hold.
+    """
 
     name: str
     digests: dict[str, str]
     sizes: dict[str, int] = field(default_factory=dict)
     repository: str | None = None
     revision: str | None = None
+    left_out: tuple[str, ...] = ()
 
     def render(self) -> str:
         """The list as text."""
         origin = {"repository": self.repository, "revision": self.revision}
         comments = [f"# {key}: {value}" for key, value in origin.items() if value]
+        comments += [f"# left out, for no line can hold the name: {escape(name)}" for name in self.left_out]
         comments += [f"# size: {nbytes} {name}" for name, nbytes in self.sizes.items()]
-        lines = [f"{digest}  {name}" for name, digest in self.digests.items()]
+        lines = [_line(name, digest) for name, digest in self.digests.items()]
         return "\n".join([_TITLE, *comments, *lines]) + "\n"
+
+
+def _line(name: str, digest: str) -> str:
+    return f"{digest}  {name}"
+
+
+def can_list(name: str) -> bool:
+    """Whether a list gives the name of a file back as it was: one with a line end would be lines of its own."""
+    line = _line(name, "0" * 64).encode("utf-8", "replace").decode()  # bytes that are no UTF-8 are lost
+    return list(_digests(line)) == [name]
 
 
 def digest_line(line: str) -> tuple[str, str] | None:
@@ -61,12 +78,7 @@ def read_hash_list(path: Path) -> HashList:
     digests = _digests(text)
     if not digests:
         raise UsageError(f"{path}: has no line of sha256sum's (64 hex digits, two spaces, a file name)")
-    said: dict[str, str] = {}
-    sizes: dict[str, int] = {}
-    for key, value in filter(None, (m and m.groups() for m in map(_COMMENT.fullmatch, text.splitlines()))):
-        nbytes, _, name = value.partition(" ")
-        if key != "size":
-            said[key] = value
-        elif nbytes.isdecimal() and name in digests:
-            sizes[name] = int(nbytes)
-    return HashList(path.name, digests, sizes, said.get("repository"), said.get("revision"))
+    lines = text.splitlines()
+    origin = {match[1]: match[2] for match in map(_ORIGIN.fullmatch, lines) if match}
+    sizes = {match[2]: int(match[1]) for match in map(_SIZE.fullmatch, lines) if match and match[2] in digests}
+    return HashList(path.name, digests, sizes, origin.get("repository"), origin.get("revision"))

@@ -11,7 +11,7 @@ from typing import Protocol
 from csf_tool.checkpoint.container import Container
 from csf_tool.checkpoint.downloads import NOTES
 from csf_tool.checkpoint.files import RandomReader, is_file, is_safe_relative, read_document, relative_files
-from csf_tool.checkpoint.hash_list import HashList, digest_line
+from csf_tool.checkpoint.hash_list import HashList, can_list, digest_line
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity
@@ -90,14 +90,21 @@ def known_origin(checkpoint: Checkpoint) -> tuple[str | None, str | None]:
 
 
 def hash_list(checkpoint: Checkpoint, name: str, known: dict[str, str]) -> HashList:
-    """The list of all files of a checkpoint; those whose SHA-256 is not `known` are read for it."""
-    paths = {file: checkpoint.root / file for file in _names(checkpoint) if is_file(checkpoint.root / file)}
+    """The list of all files of a checkpoint; those whose SHA-256 is not `known` are read for it.
+
+    Raises:
+        CheckpointError: a file of it is gone.
+        EnvironmentFault: the operating system cannot read one.
+    """
+    files = [file for file in _names(checkpoint) if is_file(checkpoint.root / file)]
+    paths = {file: checkpoint.root / file for file in files if can_list(file)}
     digests = {
         file: known.get(file) or hash_file(path, file, {"sha256"}, lambda _: None)["sha256"]
         for file, path in paths.items()
     }
     sizes = {file: path.stat().st_size for file, path in paths.items()}
-    return HashList(name, digests, sizes, *known_origin(checkpoint))
+    left_out = tuple(file for file in files if file not in paths)
+    return HashList(name, digests, sizes, *known_origin(checkpoint), left_out)
 
 
 def _names(checkpoint: Checkpoint) -> list[str]:
