@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from csf_tool.checkpoint.files import load_json, safe_relative
-from csf_tool.checkpoint.headers import LENGTH_BYTES, Header, parse_header
+from csf_tool.checkpoint.headers import LENGTH_BYTES, SHARD_SUFFIX, Header, parse_header
+from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.name_maps import load_with_map
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema
@@ -190,8 +191,8 @@ def read_row(entry: Any, where: str) -> ShardRow:
     if not isinstance(entry, dict):
         raise CheckpointError("a shard's row is not an object")
     name = entry.get("file")
-    if not isinstance(name, str) or "/" in name or not name.endswith(".safetensors"):
-        raise CheckpointError(f"shard name {brief(name)} is not a plain file name ending in .safetensors")
+    if not isinstance(name, str) or "/" in name or not name.endswith(SHARD_SUFFIX):
+        raise CheckpointError(f"shard name {brief(name)} is not a plain file name ending in {SHARD_SUFFIX}")
     safe_relative(name, where)
     return ShardRow(
         file=name,
@@ -342,7 +343,7 @@ def _compare_identity(container: Container) -> None:
         mine, theirs = container.contract.get(key), manifest.get(key)
         if mine != theirs:
             container.error(CONTRACT, f"{key} is {brief(mine)}, the manifest says {brief(theirs)}")
-    index_hash = container.metadata_sha256.get("model.safetensors.index.json")
+    index_hash = container.metadata_sha256.get(INDEX_NAME)
     stated = manifest.get("source_index_sha256")
     if stated is not None and index_hash is not None and stated != index_hash:
         container.error(MANIFEST, f"source_index_sha256 is {brief(stated)}, metadata_sha256 says {index_hash!r}")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from csf_tool.checkpoint.container import TENSORS
 from csf_tool.checkpoint.writer import is_partial
 
 NOTES = ".cache/huggingface/download"
@@ -23,7 +24,7 @@ def unfinished_downloads(folder: Path) -> list[Path]:
     Only where downloads keep them: a path given by mistake may be a whole disk. What a run of csf-tool has begun is
     none of them: it has a journal.
     """
-    around = [folder, folder / "tensors", folder / "blobs"]
+    around = [folder, folder / TENSORS, folder / "blobs"]
     if folder.parent.name == "snapshots":
         around.append(folder.parent.parent / "blobs")
     found = {

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 
+from csf_tool.checkpoint.container import MANIFEST
 from csf_tool.checkpoint.files import read_document
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.side_files import config_files, model_root
@@ -24,7 +25,7 @@ def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] 
         hasher.update(os.fsencode(name) + f"\0{size}\0{mtime_ns}\0".encode())  # the name's bytes may be no UTF-8
     documents = [file.path for file in config_files(checkpoint)]
     if checkpoint.container:
-        documents.append(checkpoint.root / "manifest.json")
+        documents.append(checkpoint.root / MANIFEST)
     if checkpoint.index:
         documents.append(model_root(checkpoint) / checkpoint.index.name)
     for path in documents:

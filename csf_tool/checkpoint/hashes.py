@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from csf_tool.checkpoint.container import Container
+from csf_tool.checkpoint.container import TENSORS, Container
 from csf_tool.checkpoint.downloads import NOTES
 from csf_tool.checkpoint.files import RandomReader, is_file, is_safe_relative, read_document, relative_files
 from csf_tool.checkpoint.hash_list import HashList, can_list, digest_line
@@ -119,7 +119,7 @@ def _names(checkpoint: Checkpoint) -> list[str]:
 
 def _container_hashes(container: Container) -> list[PublishedHash]:
     found = [
-        PublishedHash(f"tensors/{row.file}", "sha256", row.target_sha256, "target_sha256")
+        PublishedHash(f"{TENSORS}/{row.file}", "sha256", row.target_sha256, "target_sha256")
         for row in container.rows.values()
         if row.target_sha256
     ]

@@ -18,6 +18,7 @@ from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, RECEIPTS, TENSORS, VERIFICATION
 from csf_tool.checkpoint.files import is_hidden, is_safe_relative, load_json
 from csf_tool.checkpoint.hashes import PublishedHash
+from csf_tool.checkpoint.headers import SHARD_SUFFIX
 from csf_tool.checkpoint.hub_errors import Patience, Place, persistently
 from csf_tool.checkpoint.hub_ranges import CONNECTIONS, HubFile, Ranges, RemoteFile
 from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, Index, find_index
@@ -29,7 +30,6 @@ from csf_tool.version import __version__
 PATIENCE = Patience()
 
 _ROOT_DOCUMENTS = {*CONFIG_FILES, MANIFEST, CONTRACT, VERIFICATION}
-_SHARD_SUFFIX = ".safetensors"
 
 
 class HubRepo:
@@ -64,7 +64,7 @@ class HubRepo:
 
     def shard_names(self, folder: str) -> list[str]:
         """The names of the listed shards right in a folder ("" for the root), without it."""
-        names = (name.rpartition("/") for name in self.files if name.endswith(_SHARD_SUFFIX))
+        names = (name.rpartition("/") for name in self.files if name.endswith(SHARD_SUFFIX))
         return sorted(file for inside, _, file in names if inside == folder and not file.startswith("."))
 
     def prepare(self, names: Iterable[str]) -> None:
@@ -178,7 +178,7 @@ def _snapshot(repo_id: str, commit: str) -> Path:
 
 def _cached_snapshot(name: HubName) -> Path | None:
     """The snapshot of a revision in the cache, if all of the checkpoint is there."""
-    for document in (MANIFEST, INDEX_NAME, *CONFIG_FILES, f"model{_SHARD_SUFFIX}"):
+    for document in (MANIFEST, INDEX_NAME, *CONFIG_FILES, f"model{SHARD_SUFFIX}"):
         found = try_to_load_from_cache(name.repo_id, document, revision=name.revision)
         if isinstance(found, str):
             return Path(found).parent if _is_whole(Path(found).parent) else None
@@ -207,7 +207,7 @@ def _spoken_of(root: Path) -> tuple[list[str], list[str]]:
             return [f"{TENSORS}/{file}" for file in files], [CONTRACT, *(f"{RECEIPTS}/{file}.json" for file in files)]
     if index := find_index(root):
         return sorted(Index(root, index).shards), [CONFIG_FILES[0]]
-    return [path.name for path in root.glob(f"*{_SHARD_SUFFIX}")], []
+    return [path.name for path in root.glob(f"*{SHARD_SUFFIX}")], []
 
 
 def _is_document(name: str) -> bool:

@@ -8,6 +8,7 @@ from csf_tool.checkpoint.container import CONTRACT, MANIFEST, RECEIPTS, TENSORS
 from csf_tool.checkpoint.disguises import HEAD_BYTES, JSON, disguise
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.headers import SHARD_SUFFIX
+from csf_tool.checkpoint.index import INDEX_SUFFIX
 from csf_tool.checkpoint.journal import has_journal
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
@@ -51,7 +52,7 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
     inner = inner or [f"snapshots/{p.name}" for p in sorted(path.glob("snapshots/*"))]
     hint = f"; did you mean {path / inner[0]}?" if inner else _other_weights(children)
     return UsageError(
-        f"{path}: not a checkpoint: no {MANIFEST}, no *.safetensors.index.json and no {SHARD_SUFFIX} file in it{hint}"
+        f"{path}: not a checkpoint: no {MANIFEST}, no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file in it{hint}"
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from csf_tool.checkpoint.headers import SHARD_SUFFIX
 from csf_tool.errors import CsfToolError, UsageError
 
 if TYPE_CHECKING:  # huggingface_hub takes a while to import: only a name on the Hub needs it
@@ -14,7 +15,7 @@ if TYPE_CHECKING:  # huggingface_hub takes a while to import: only a name on the
 SCHEME = "hf://"
 
 _NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>[^@\s]+))?", re.ASCII)
-_FILES = (".safetensors", ".json")
+_FILES = (SHARD_SUFFIX, ".json")
 
 
 @dataclass(frozen=True)
