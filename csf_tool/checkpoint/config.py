@@ -9,7 +9,6 @@ from typing import Any
 from csf_tool.checkpoint.files import parse_json
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import FORMATS, CsfFormat
-from csf_tool.errors import CheckpointError
 
 CONFIG_FILES = ("config.json", "hf_quant_config.json")
 """Files that hold recipes: the model's config, and ModelOpt's own."""
@@ -34,8 +33,8 @@ class Recipe:
 
 def quantization_config(config: Any) -> dict[str, Any]:
     """The quantization_config of a config: at the top, inside text_config, or the file itself; empty if none."""
-    for candidate in _blocks(config):
-        return candidate
+    if blocks := _blocks(config):
+        return blocks[0]
     if isinstance(config, dict) and ("quantization" in config or "quantized_layers" in config):
         return config
     return {}
@@ -143,10 +142,7 @@ def strip_encoding(raw: bytes, name: str) -> bytes:
     Raises:
         CheckpointError: `raw` is not JSON.
     """
-    try:
-        wanted = _without_encoding(parse_json(raw, name))
-    except RecursionError as error:
-        raise CheckpointError(f"{name}: JSON nested too deeply") from error
+    wanted = _without_encoding(parse_json(raw, name))
     entry = rf'"{ENCODING_KEY}"\s*:\s*"{ENCODING}"'
     # Blanks before a comma are looked at once, from the first of them: a file may have a megabyte of them.
     text = re.sub(rf"(?<!\s)\s*+,\s*{entry}|{entry}\s*,\s*|{entry}", "", raw.decode("utf-8"))
