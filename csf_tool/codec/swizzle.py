@@ -1,4 +1,4 @@
-"""The 128x4 layout in which tensor cores take block scales, and the way between it and rows.
+"""The 128x4 layout in which tensor cores take block scales, in numpy: what the kernels are held against.
 
 cuBLAS, CUTLASS, FlashInfer, `torch._scaled_mm` and Triton's SWIZZLE_32_4_4 read tiles of 128 rows by 4
 columns, 512 bytes each, row of tiles by row of tiles. Inside a tile, a row's four bytes lie at
@@ -21,23 +21,4 @@ def swizzle(scales: NDArray[np.uint8]) -> NDArray[np.uint8]:
     padded = np.zeros((*stack, padded_rows, padded_cols), np.uint8)
     padded[..., :rows, :cols] = scales
     tiles = padded.reshape(*stack, padded_rows // TILE_ROWS, 4, 32, padded_cols // TILE_COLS, TILE_COLS)
-    return _swap(tiles).reshape(padded.shape)
-
-
-def unswizzle(tiles: NDArray[np.uint8], *, rows: int, cols: int) -> NDArray[np.uint8]:
-    """Row-major `[..., rows, cols]` bytes of a plane in the 128x4 layout; the inverse of `swizzle`.
-
-    Raises:
-        ValueError: the last two dimensions are not those of a padded `[rows, cols]` plane.
-    """
-    *stack, padded_rows, padded_cols = tiles.shape
-    if (padded_rows, padded_cols) != padded_shape(rows, cols):
-        expected = padded_shape(rows, cols)
-        raise ValueError(f"a swizzled {rows}x{cols} plane is {expected}, not {(padded_rows, padded_cols)}")
-    parts = tiles.reshape(*stack, padded_rows // TILE_ROWS, padded_cols // TILE_COLS, 32, 4, TILE_COLS)
-    return _swap(parts).reshape(tiles.shape)[..., :rows, :cols]
-
-
-def _swap(parts: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Exchange the row quarter and the column tile: `[..., 4, 32, n, 4]` to `[..., n, 32, 4, 4]`, or back."""
-    return np.ascontiguousarray(np.swapaxes(parts, -4, -2))
+    return np.swapaxes(tiles, -4, -2).reshape(padded.shape)  # `[..., 4, 32, n, 4]` to `[..., n, 32, 4, 4]`

@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from csf_tool.codec.swizzle import swizzle, unswizzle
+from csf_tool.codec.swizzle import swizzle
 from csf_tool.codec.tiles import TILE_BYTES, padded_shape
 
 
@@ -30,14 +28,3 @@ def test_a_tile_is_512_bytes() -> None:
     assert padded_shape(1, 1) == (128, 4)
     assert padded_shape(129, 5) == (256, 8)
     assert swizzle(np.zeros((1, 1), np.uint8)).size == TILE_BYTES
-
-
-@given(st.integers(1, 300), st.integers(1, 20), st.integers(0, 2**32 - 1))
-def test_unswizzle_undoes_swizzle(rows: int, cols: int, seed: int) -> None:
-    scales = np.random.default_rng(seed).integers(0, 256, (rows, cols), np.uint8)
-    assert unswizzle(swizzle(scales), rows=rows, cols=cols).tobytes() == scales.tobytes()
-
-
-def test_unswizzle_refuses_another_plane() -> None:
-    with pytest.raises(ValueError, match=r"a swizzled 16x8 plane is \(128, 8\), not \(128, 4\)"):
-        unswizzle(np.zeros((128, 4), np.uint8), rows=16, cols=8)
