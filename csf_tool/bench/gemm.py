@@ -13,7 +13,15 @@ import triton
 
 from csf_tool.bench.gemm_kernels import gemm
 from csf_tool.bench.timing import ENOUGH_REPEATS, Timing, time_graph
-from csf_tool.bench.workloads import Streams, Workload, WrongBytes, make_streams, prepare
+from csf_tool.bench.workloads import (
+    ACTIVE_EXPERTS,
+    Streams,
+    Workload,
+    WrongBytes,
+    expert_start,
+    make_streams,
+    prepare,
+)
 from csf_tool.codec.formats import NVFP4
 from csf_tool.gpu import decompress_nvfp4_csf_scales
 
@@ -25,8 +33,6 @@ STACKS = (
 
 TOKENS = (1, 4, 16, 64, 256)
 """Tokens of each expert that has any."""
-
-ACTIVE_EXPERTS = 8
 
 _GRAPH_US = 20_000
 """About how long a captured graph runs: long products are captured less often in it."""
@@ -191,16 +197,11 @@ def run_gemms(
 
 
 def _few(layer: _Layer, tokens: int) -> list[torch.Tensor | None]:
-    """Routings to 8 experts each, no expert twice: launched in turn, none finds its weights in the L2."""
+    """Routings to a few experts each, no expert twice: launched in turn, none finds its weights in the L2."""
     experts = layer.stack.experts
-    chosen = experts // ACTIVE_EXPERTS * ACTIVE_EXPERTS  # the rest would be routings to fewer
-    order = torch.randperm(experts, generator=torch.Generator().manual_seed(3))[:chosen]
-    routings: list[torch.Tensor | None] = []
-    for chosen in order.split(ACTIVE_EXPERTS):
-        rows = torch.zeros(experts, dtype=torch.int32)
-        rows[chosen] = tokens
-        routings.append(torch.cat([torch.zeros(1, dtype=torch.int32), rows.cumsum(0).int()]).to(layer.device))
-    return routings
+    routed = experts // ACTIVE_EXPERTS * ACTIVE_EXPERTS  # the rest would be routings to fewer
+    order = torch.randperm(experts, generator=torch.Generator().manual_seed(3))[:routed]
+    return [expert_start(experts, chosen, tokens, layer.device) for chosen in order.split(ACTIVE_EXPERTS)]
 
 
 def _time_product(

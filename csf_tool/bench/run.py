@@ -13,11 +13,13 @@ from csf_tool.bench.gemm import STACKS, GemmResult, run_gemms, why_no_product
 from csf_tool.bench.real_layer import RealLayer, Source
 from csf_tool.bench.timing import Timing, time_eager, time_graph
 from csf_tool.bench.workloads import (
+    ACTIVE_EXPERTS,
     ENCODED,
     WORKLOADS,
     Streams,
     Workload,
     WrongBytes,
+    expert_start,
     make_scales,
     make_streams,
     prepare,
@@ -30,9 +32,6 @@ from csf_tool.gpu import (
     decompress_nvfp4_csf_scales,
 )
 from csf_tool.gpu.scales import DENSE_DTYPES, Layout
-
-ACTIVE_EXPERTS = 8
-"""Experts that a routed decode has tokens for."""
 
 _ROUTINGS = 16
 """Different choices of active experts that are rotated over, for each set of streams."""
@@ -259,10 +258,8 @@ def _time_decode(case: _Case) -> list[Measure]:
 
 
 def _routing(experts: int, seed: int, device: torch.device) -> torch.Tensor:
-    rows = torch.zeros(experts, dtype=torch.int32)
     chosen = torch.randperm(experts, generator=torch.Generator().manual_seed(seed))[:ACTIVE_EXPERTS]
-    rows[chosen] = 1
-    return torch.cat([torch.zeros(1, dtype=torch.int32), rows.cumsum(0).to(torch.int32)]).to(device)
+    return expert_start(experts, chosen, 1, device)
 
 
 def _time_floor(case: _Case) -> Measure:

@@ -40,6 +40,9 @@ ENCODED = (("gate and up", 1280, 160), ("down", 2560, 40))
 
 ENCODED_EXPERTS = 512
 
+ACTIVE_EXPERTS = 8
+"""Experts that have tokens where only a few have."""
+
 
 class WrongBytes(Exception):
     """Raised when what is about to be timed does not give the right bytes, so that its time means nothing."""
@@ -83,6 +86,13 @@ def make_streams(work: Workload, device: torch.device) -> Streams:
     words = values << POSITION_BITS | places % plane
     words = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
     return Streams(fixed, words, places, strays.sum(1).tolist())
+
+
+def expert_start(experts: int, chosen: torch.Tensor, tokens: int, device: torch.device) -> torch.Tensor:
+    """The routing in which the `chosen` experts have `tokens` tokens each, and no others any: int32 `[experts + 1]`."""
+    ends = torch.zeros(experts + 1, dtype=torch.int32)
+    ends[chosen + 1] = tokens
+    return ends.cumsum(0).int().to(device)
 
 
 def prepare(work: Workload, streams: Streams) -> CsfScales:

@@ -15,7 +15,7 @@ from csf_tool.bench.real_layer import Source
 from csf_tool.bench.rivals import torch_decode
 from csf_tool.bench.run import BenchResult, CaseResult, EncodeResult, Measure
 from csf_tool.bench.timing import Timing
-from csf_tool.bench.workloads import WORKLOADS, Workload, make_streams
+from csf_tool.bench.workloads import WORKLOADS, Workload, expert_start, make_streams
 from csf_tool.codec import reference
 from csf_tool.report.bench import bench_json, bench_report
 from csf_tool.report.figures import bench_figure
@@ -35,6 +35,11 @@ def test_streams_are_valid_and_plain_torch_decodes_them(work: Workload) -> None:
         assert all(fault.decodable for fault in faults)
         want = reference.decode(small.format, fixed, words, rows=small.rows, cols=small.cols)
         assert dense[plane].tobytes() == want.tobytes()
+
+
+def test_only_chosen_experts_have_tokens() -> None:
+    starts = expert_start(6, torch.tensor([5, 0, 3]), 2, CPU)
+    assert (starts.dtype, starts.tolist()) == (torch.int32, [0, 2, 2, 2, 4, 4, 6])
 
 
 def timing(us: float) -> Timing:
