@@ -71,7 +71,7 @@ def numpy_decode(work: Workload, streams: Streams) -> Bytes:
     ends = np.cumsum(streams.counts)
     for plane, (end, count) in enumerate(zip(ends, streams.counts, strict=True)):
         own = words[end - count : end]
-        reference.decode(work.format, fixed[plane], own, rows=work.rows, cols=work.cols, out=out[plane])
+        out[plane] = reference.decode(work.format, fixed[plane], own, rows=work.rows, cols=work.cols)
     return out
 
 

@@ -51,16 +51,8 @@ class Fault:
         return self.problem + more
 
 
-def decode(
-    fmt: CsfFormat,
-    fixed: Bytes,
-    exceptions: Words,
-    *,
-    rows: int,
-    cols: int,
-    out: Bytes | None = None,
-) -> Bytes:
-    """The dense `[rows, cols]` uint8 scales of one plane, written to `out` when given.
+def decode(fmt: CsfFormat, fixed: Bytes, exceptions: Words, *, rows: int, cols: int) -> Bytes:
+    """The dense `[rows, cols]` uint8 scales of one plane.
 
     The streams are trusted beyond their sizes: run `check` first on bytes from a file.
 
@@ -68,8 +60,7 @@ def decode(
         StreamError: the geometry or a stream's size is impossible, or a position lies outside the plane.
     """
     slabs = _slabs(fmt, fixed, rows, cols)
-    if out is None:
-        out = np.empty((rows, cols), np.uint8)
+    out = np.empty((rows, cols), np.uint8)
     bases = slabs[:, :SLAB_ROWS]
     codes = slabs[:, SLAB_ROWS:].reshape(-1, SLAB_ROWS, fmt.row_bytes(cols))
     step = max(1, _BLOCK_BYTES // (SLAB_ROWS * cols))

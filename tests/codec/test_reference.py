@@ -161,12 +161,3 @@ def test_exception_words_are_read_unsigned_and_little_endian_at_any_offset() -> 
     assert reference.exception_words(memoryview(raw)[1:]).tolist() == [0xFE000009]
     with pytest.raises(StreamError, match="5 bytes, not a multiple of 4"):
         reference.exception_words(raw)
-
-
-def test_decode_writes_into_the_given_array() -> None:
-    vector = golden()[3]
-    out = np.full((vector.rows, vector.cols), 0xAA, np.uint8)
-    dense = reference.decode(vector.fmt, vector.fixed, vector.exceptions, rows=vector.rows, cols=vector.cols, out=out)
-    assert dense is out
-    assert vector.scales is not None
-    assert out.tobytes() == vector.scales.tobytes()
