@@ -28,7 +28,7 @@ CONNECTIONS = 16
 """Ranges in flight together, of all files of a repository."""
 
 BLOCK_BYTES = 4 << 20
-"""Most bytes of one request."""
+"""Most bytes of one request, but for the rest of a header."""
 
 GAP_BYTES = 64 << 10
 """Ranges that lie closer together than this are one request: a request costs more than these bytes."""

@@ -99,7 +99,7 @@ def compress_nvfp4_scales(scales: torch.Tensor) -> CsfStreams:
 
     Raises:
         TypeError: `scales` is no tensor of bytes.
-        ValueError: the format has no planes of this geometry, or they are not contiguous.
+        ValueError: the format has no planes of this geometry, or they are not contiguous, or no kernel can reach them.
     """
     return _compress(NVFP4, scales)
 

@@ -8,7 +8,7 @@ from csf_tool.codec.tiles import TILE_BYTES, padded_shape
 
 
 def place(row: int, col: int, cols: int) -> int:
-    """Where the byte of (row, col) lies: section 6 of the format description, word for word."""
+    """Where the byte of (row, col) lies: docs/format.md, the layout of tensor cores."""
     return ((row // 128) * -(-cols // 4) + col // 4) * 512 + (row % 32) * 16 + (row % 128 // 32) * 4 + col % 4
 
 
