@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from csf_tool.codec.formats import MXFP4, NVFP4, POSITION_BITS, SLAB_ROWS, CsfFormat
+from csf_tool.errors import EnvironmentFault
 from csf_tool.gpu import CsfScales, prepare_csf_scales
 
 
@@ -44,7 +45,7 @@ ACTIVE_EXPERTS = 8
 """Experts that have tokens where only a few have."""
 
 
-class WrongBytes(Exception):
+class WrongBytes(EnvironmentFault):
     """Raised when what is about to be timed does not give the right bytes, so that its time means nothing."""
 
 

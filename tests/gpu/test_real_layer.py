@@ -21,8 +21,8 @@ from csf_tool.checkpoint.hub import HubRepo
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.source import find_source
 from csf_tool.cli import app
-from csf_tool.errors import UsageError
-from csf_tool.gpu import decompress_csf_scales
+from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.gpu import CsfScales, decompress_csf_scales
 from tests.building import NVFP4, Tensor, compressed, matrix, write_hf
 from tests.conftest import SAMPLES
 from tests.gpu.stacks import DEVICE, Bytes
@@ -128,21 +128,42 @@ def test_the_command_refuses_a_layer_that_is_too_small(monkeypatch: pytest.Monke
     assert "the gate and up stack of layers.0.ffn.experts has 36.00 KiB of scales, too little" in result.stderr
 
 
-def test_products_take_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every product is run, and compared, on the down stack of the sample; only the clock is not real."""
-    ran = 0
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Timing]:
+    """Products of one tile and token, to two experts at a time where few are active; only the clock is not real."""
+    timings: list[Timing] = []
 
     def launch_once(launch: Callable[[int], object], **_: int) -> Timing:
-        nonlocal ran
-        ran += 1
         launch(0)
-        return Timing(2.0, 1.0, 3.0, 20)
+        timings.append(Timing(2.0, 1.0, 3.0, 20))
+        return timings[-1]
 
     monkeypatch.setattr(gemm, "time_graph", launch_once)
     monkeypatch.setattr(gemm, "TOKENS", (1,))
     monkeypatch.setattr(gemm, "ACTIVE_EXPERTS", 2)
     monkeypatch.setattr(gemm, "_TILES", (gemm.Tile(16, 128, 128, 4, 2),))
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (9, 0))
+    return timings
+
+
+def test_a_product_with_other_scales_is_an_error_and_no_time(
+    launches: list[Timing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(scales: CsfScales, out: torch.Tensor | None = None, **options: torch.Tensor | None) -> torch.Tensor:
+        dense = decompress_csf_scales(scales, out=out, **options)  # type: ignore[arg-type]
+        if out is not None:
+            out.view(torch.uint8).bitwise_xor_(0x08)
+        return dense
+
+    monkeypatch.setattr(gemm, "decompress_nvfp4_csf_scales", wrong)
+    _, down = load(SAMPLES / "nvfp4-csf-hf").stacks.items()
+    with pytest.raises(EnvironmentFault, match="down: the product with decoded scales differs"):
+        next(gemm.run_gemms(torch.device(DEVICE), [down], 20, lambda _: None))
+    assert len(launches) == 1  # of choosing the tile, before
+
+
+def test_products_take_the_streams(launches: list[Timing]) -> None:
+    """Every product is run, and compared, on the down stack of the sample."""
     _, down = load(SAMPLES / "nvfp4-csf-hf").stacks.items()
     results = list(gemm.run_gemms(torch.device(DEVICE), [down], 20, lambda _: None))
     assert [(result.way, result.active, result.warm is None) for result in results] == [
@@ -151,7 +172,7 @@ def test_products_take_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
         ("grouped", 2, False),
     ]
     assert all(result.stack == down[0] for result in results)
-    assert ran >= 3 * 4 + 2
+    assert len(launches) >= 3 * 4 + 2
 
 
 def test_products_are_those_of_nvfp4_stacks_that_pass_the_l2() -> None:
