@@ -43,6 +43,9 @@ _BEGIN_BYTES = 32 << 20
 _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM, errno.ETXTBSY}
 """What systems answer that cannot copy between these two files; reading and writing still can."""
 
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP}
+"""What file systems answer that cannot sync a folder, as some shared folders and FUSE mounts."""
+
 _EITHER_FILE = errno.EIO
 """What says that one of the two files failed, not which: reading and writing will."""
 
@@ -301,12 +304,15 @@ def _nested(a: Path, b: Path) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, where the system can sync folders (Windows cannot)."""
+    """Make a rename durable, where the system and the file system can sync folders (Windows cannot)."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
     finally:
         os.close(fd)
 

@@ -264,6 +264,28 @@ def test_file_and_folder_are_synced_before_and_after_the_rename(out: Path, monke
     assert synced[1:] == ["folder"]
 
 
+@pytest.mark.skipif(not hasattr(os, "O_DIRECTORY"), reason="folders cannot be synced")
+@pytest.mark.parametrize(("number", "is_written"), [(errno.EINVAL, True), (errno.EBADF, True), (errno.EIO, False)])
+def test_file_systems_that_cannot_sync_a_folder(
+    out: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_written: bool
+) -> None:
+    """Some shared folders and FUSE mounts cannot, and say so; a disk that fails is something else."""
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(number, os.strerror(number))
+        real(fd)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    if is_written:
+        Destination(out).write("x", b"1")
+        assert (out / "x").read_bytes() == b"1"
+    else:
+        with pytest.raises(EnvironmentFault, match=r"^x: cannot be written: Input/output error$"):
+            Destination(out).write("x", b"1")
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc to count descriptors in")
 def test_no_file_descriptor_is_left_open(out: Path) -> None:
     def descriptors() -> int:
