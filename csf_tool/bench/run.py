@@ -24,13 +24,8 @@ from csf_tool.bench.workloads import (
     make_streams,
     prepare,
 )
-from csf_tool.codec.formats import MXFP4, NVFP4
-from csf_tool.gpu import (
-    CsfScales,
-    compress_nvfp4_scales,
-    decompress_mxfp4_csf_scales,
-    decompress_nvfp4_csf_scales,
-)
+from csf_tool.codec.formats import NVFP4
+from csf_tool.gpu import compress_nvfp4_scales, decompress_csf_scales
 from csf_tool.gpu.scales import DENSE_DTYPES, Layout
 
 _ROUTINGS = 16
@@ -108,9 +103,6 @@ class BenchResult:
     """The checkpoint that the streams are of; None: they are made up."""
     skipped: list[str] = field(default_factory=list)
     """What could not be measured, and why."""
-
-
-_DECOMPRESS = {NVFP4: decompress_nvfp4_csf_scales, MXFP4: decompress_mxfp4_csf_scales}
 
 
 def run_bench(options: BenchOptions, progress: Callable[[str], None] = lambda _: None) -> BenchResult:
@@ -203,11 +195,6 @@ class _Case:
         return time_graph(lambda i: launch(i % sets), launches=launches, repeats=self.options.repeats)
 
 
-def _decompress(scales: CsfScales, **options: object) -> torch.Tensor:
-    decompress: Callable[..., torch.Tensor] = _DECOMPRESS[scales.format]
-    return decompress(scales, **options)
-
-
 def _run_case(case: _Case) -> CaseResult:
     dense = rivals.torch_decode(case.work, case.streams)
     _check(case, dense)
@@ -229,14 +216,14 @@ def _run_case(case: _Case) -> CaseResult:
 
 
 def _check(case: _Case, dense: torch.Tensor) -> None:
-    got = _decompress(case.prepared[0], out=case.outs[0])
+    got = decompress_csf_scales(case.prepared[0], out=case.outs[0])
     if not torch.equal(got.view(torch.uint8), dense):
         raise WrongBytes(f"{case.work.name}: the decoded scales differ from those of plain PyTorch")
 
 
 def _time_decode(case: _Case) -> list[Measure]:
     def decode(layout: Layout, routing: torch.Tensor | None = None) -> Callable[[int], object]:
-        return lambda i: _decompress(case.prepared[i], out=case.outs[i], layout=layout, expert_start=routing)
+        return lambda i: decompress_csf_scales(case.prepared[i], out=case.outs[i], layout=layout, expert_start=routing)
 
     experts = case.work.experts
     everyone = torch.arange(experts + 1, dtype=torch.int32, device=case.device)
@@ -245,7 +232,7 @@ def _time_decode(case: _Case) -> list[Measure]:
 
     def decode_few(i: int) -> object:
         at = i % case.sets
-        return _decompress(case.prepared[at], out=case.outs[at], expert_start=few[i // case.sets % _ROUTINGS])
+        return decompress_csf_scales(case.prepared[at], out=case.outs[at], expert_start=few[i // case.sets % _ROUTINGS])
 
     measures = [
         case.time("all experts", decode("linear")),
@@ -283,7 +270,7 @@ def _time_two_launches(case: _Case) -> Measure:
     ]
 
     def launch(i: int) -> None:
-        _decompress(fixed_only[i], out=case.outs[i])
+        decompress_csf_scales(fixed_only[i], out=case.outs[i])
         rivals.scatter_exceptions(streams[i], case.outs[i])
 
     return case.time("fixed and exceptions as two launches", launch)
