@@ -210,16 +210,8 @@ def prepare_csf_scales(
         ValueError: as `prepare_nvfp4_csf_scales`.
     """
     experts = len(counts)
-    if fault := fmt.geometry_fault(rows, cols):
-        raise ValueError(f"{fmt.title} CSF cannot hold the planes: {fault}")
-    expected = experts * fmt.fixed_bytes(rows, cols)
-    if fixed.numel() != expected:
-        raise ValueError(f"fixed streams have {fixed.numel()} bytes, {experts} planes of {rows}x{cols} take {expected}")
     words = exceptions.reshape(-1).view(torch.int32)
-    if len(words) != sum(counts):
-        raise ValueError(f"{len(words)} exceptions, but the planes have {sum(counts)}")
-    if len(words) > _MAX_EXCEPTIONS:
-        raise ValueError(f"{len(words)} exceptions; a stack may have {_MAX_EXCEPTIONS}: split it")
+    _check_sizes(fmt, fixed, words, counts, rows, cols)
     fixed = _aligned(fixed).reshape(experts, rows // formats.SLAB_ROWS, fmt.slab_bytes(cols))
     words = _aligned(words)
     plane = _plane_of_each(counts, len(words), fixed.device)
@@ -285,6 +277,21 @@ def _starts(plane: torch.Tensor, position: torch.Tensor, experts: int, scales: i
     parts = -(-scales // size)
     part = plane * parts + position // size
     return torch.searchsorted(part, torch.arange(experts * parts + 1, device=part.device), out_int32=True)
+
+
+def _check_sizes(
+    fmt: CsfFormat, fixed: torch.Tensor, words: torch.Tensor, counts: Sequence[int], rows: int, cols: int
+) -> None:
+    if fault := fmt.geometry_fault(rows, cols):
+        raise ValueError(f"{fmt.title} CSF cannot hold the planes: {fault}")
+    expected = len(counts) * fmt.fixed_bytes(rows, cols)
+    if fixed.numel() != expected:
+        planes = f"{len(counts)} planes of {rows}x{cols}"
+        raise ValueError(f"fixed streams have {fixed.numel()} bytes, {planes} take {expected}")
+    if len(words) != sum(counts):
+        raise ValueError(f"{len(words)} exceptions, but the planes have {sum(counts)}")
+    if len(words) > _MAX_EXCEPTIONS:
+        raise ValueError(f"{len(words)} exceptions; a stack may have {_MAX_EXCEPTIONS}: split it")
 
 
 def _check_fixed(fmt: CsfFormat, fixed: torch.Tensor, cols: int) -> None:
