@@ -353,6 +353,9 @@ def remove_abandoned(path: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
+    """Whether a process may be running here."""
+    if sys.platform == "win32":
+        return True  # the signal 0 is Ctrl-C there
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -342,6 +342,18 @@ def test_a_partial_file_that_is_written_elsewhere_on_a_network_file_system_stays
     assert everything(out) == ["x"]
 
 
+def test_on_windows_no_process_is_asked_whether_it_runs(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal 0 is Ctrl-C there. What is abandoned goes when the run is complete."""
+    with Destination(out).create("x"):
+        [partial] = out.iterdir()
+    partial.write_bytes(b"")
+    asked: list[int] = []
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(os, "kill", lambda process, _: asked.append(process))
+    remove_abandoned(partial)
+    assert (asked, partial.exists()) == ([], True)
+
+
 def test_a_partial_file_of_another_user_is_left_to_them(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Destination(out).create("x"):
         [partial] = out.iterdir()
