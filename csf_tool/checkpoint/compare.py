@@ -93,7 +93,7 @@ class DenseReader:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self._readers.__exit__(kind, value, tb)
+        self._readers.close()
 
     def forget(self) -> None:
         """Let the page cache drop what was read."""

@@ -350,7 +350,11 @@ def _compare_identity(container: Container) -> None:
 
 
 def check_totals(container: Container, planes: int, dense_bytes: int, stored_bytes: int) -> None:
-    """Compare the manifest's totals with the shards': planes, and the bytes of their scales, dense and stored."""
+    """Compare what manifest and verification record state of the whole with the shards.
+
+    These have so many planes, and so many bytes of their scales, dense and stored. What differs becomes a problem of
+    the container.
+    """
     source = [row.source_file_bytes for row in container.rows.values()]
     target = [row.target_file_bytes for row in container.rows.values()]
     found: dict[str, int | None] = {
