@@ -84,6 +84,7 @@ class Journal:
 
         Raises:
             UsageError: the folder holds something else, or the journal is of another run.
+            CheckpointError: the journal is damaged.
             EnvironmentFault: another process has it, or the system cannot write.
         """
         journal = cls(destination)
@@ -264,21 +265,34 @@ class Journal:
 
         Raises:
             UsageError: it is not so.
+            CheckpointError: what the journal says is damaged.
         """
-        if has_journal(self._destination):
-            self._require_same(run)
+        found = self._description()
+        if found is not None:
+            self._require_same(run, found)
         elif beside is not None:
             if foreign := [name for name in relative_files(self._destination) if name not in beside]:
                 raise UsageError(f"{self._destination}: has {foreign[0]} in it, which is no file of the result")
         elif self._destination.is_dir() and any(p.name != FOLDER for p in self._destination.iterdir()):
             Destination(self._destination).require_empty()
 
-    def _require_same(self, run: Run) -> None:
-        path = self._destination / FOLDER / _DESCRIPTION
-        found = load_json(path if path.is_file() else self._destination / CLOSING, f"{FOLDER}/{_DESCRIPTION}")
+    def _description(self) -> dict[str, Any] | None:
+        """What the journal says that it is of; None where there is none. Who closes a run moves it, then removes it."""
+        name = f"{FOLDER}/{_DESCRIPTION}"
+        for path in (self._destination / name, self._destination / CLOSING):
+            try:
+                found = load_json(path, name)
+            except CheckpointError:
+                if path.is_file():
+                    raise
+                continue
+            if not isinstance(found, dict):
+                raise CheckpointError(f"{name}: not a JSON object")
+            return found
+        return None
+
+    def _require_same(self, run: Run, found: dict[str, Any]) -> None:
         wanted = _describe(run)
-        if not isinstance(found, dict):
-            raise CheckpointError(f"{FOLDER}/{_DESCRIPTION}: not a JSON object")
         differing = [key for key in wanted if found.get(key) != wanted[key]]
         if differing:
             what = "; ".join(f"{k}: {json.dumps(found.get(k))} there, {json.dumps(wanted[k])} now" for k in differing)

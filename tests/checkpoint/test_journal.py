@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from csf_tool.checkpoint import journal as module
+from csf_tool.checkpoint.files import load_json
 from csf_tool.checkpoint.journal import FOLDER, Journal, Record, Run
 from csf_tool.checkpoint.writer import CLOSING
-from csf_tool.errors import UsageError
+from csf_tool.errors import CheckpointError, UsageError
 
 RUN = Run("expand", "the source", {})
 
@@ -60,6 +61,28 @@ def test_a_run_that_begins_while_the_same_one_is_nearly_closed(tmp_path: Path, m
     assert late[0].finished("model.safetensors") == Record(4)
     late[0].close()
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_run_that_begins_while_the_description_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that closes the run moves it just before it is read."""
+    finished_run(tmp_path)
+    usual = load_json
+
+    def moved(path: Path, name: str) -> Any:
+        monkeypatch.setattr(module, "load_json", usual)
+        (tmp_path / FOLDER / "journal.json").replace(tmp_path / CLOSING)
+        return usual(path, name)
+
+    monkeypatch.setattr(module, "load_json", moved)
+    assert Journal.open(tmp_path, RUN).finished("model.safetensors") == Record(4)
+
+
+@pytest.mark.parametrize("content", [b"null", b"[]", b"{", b""])
+def test_a_damaged_description_is_not_passed_over(tmp_path: Path, content: bytes) -> None:
+    Journal.open(tmp_path, RUN)
+    (tmp_path / FOLDER / "journal.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"^\.csf-tool/journal\.json: not"):
+        Journal.open(tmp_path, RUN)
 
 
 def test_a_record_whose_file_is_about_to_come_is_left_alone(tmp_path: Path) -> None:
