@@ -197,7 +197,8 @@ def _is_whole(root: Path) -> bool:
 def _spoken_of(root: Path) -> tuple[list[str], list[str]]:
     """The shards that the manifest or the index of a snapshot lists (without either, those that are there).
 
-    Then the files beside them that say what they are, as far as these always go with such shards.
+    Then the files beside them that say what they are, as far as these always go with such shards: an index with
+    those of a numbered set, for nothing else says that all are there.
     """
     if (root / MANIFEST).exists():
         manifest = load_json(root / MANIFEST, MANIFEST)
@@ -207,7 +208,8 @@ def _spoken_of(root: Path) -> tuple[list[str], list[str]]:
             return [f"{TENSORS}/{file}" for file in files], [CONTRACT, *(f"{RECEIPTS}/{file}.json" for file in files)]
     if index := find_index(root):
         return sorted(Index(root, index).shards), [CONFIG_FILES[0]]
-    return [path.name for path in root.glob(f"*{SHARD_SUFFIX}")], []
+    names = [path.name for path in root.glob(f"*{SHARD_SUFFIX}")]
+    return names, [INDEX_NAME] if any("-of-" in name for name in names) else []
 
 
 def _is_document(name: str) -> bool:

@@ -196,6 +196,14 @@ def test_a_shard_in_the_cache_is_not_fetched(hub: Hub) -> None:
     }
 
 
+def test_some_shards_of_many_in_the_cache_are_not_all_of_it(hub: Hub) -> None:
+    """Nothing there says how many there are: the index came after the shards, or never."""
+    snapshot_download("org/nvfp4-csf-hf", allow_patterns=["config.json", "*-00001-*"])
+    checkpoint = opened("org/nvfp4-csf-hf")
+    assert [bool(shard.remote) for shard in checkpoint.shards] == [False, True, True]
+    assert checkpoint.problems == []
+
+
 def test_looking_leaves_nothing_that_passes_for_a_download(hub: Hub) -> None:
     assert opened("org/nvfp4-csf-hf").is_remote
     assert opened("org/nvfp4-csf-hf").is_remote
