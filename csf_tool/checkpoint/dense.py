@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.container import TENSORS, Receipt
+from csf_tool.checkpoint.container import RECEIPTS, TENSORS, Receipt
 from csf_tool.checkpoint.headers import Tensor, render_header
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Plane, Shard
@@ -135,7 +135,7 @@ def original_shard(receipt: Receipt, tensors: dict[str, DenseTensor]) -> DenseSh
         CheckpointError: the header is none, or asks for a tensor that is not stored as it says.
     """
     header = receipt.parse_source_header()
-    where = f"receipts/{receipt.row.file}.json"
+    where = f"{RECEIPTS}/{receipt.row.file}.json"
     if header.faults:
         fault = header.faults[0]
         raise CheckpointError(f"{where}: source header: {fault.tensor}: {fault.problem}")

@@ -17,7 +17,7 @@ from csf_tool.checkpoint.cross_check import cross_check, stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.files import RandomReader, is_folder, load_json
 from csf_tool.checkpoint.headers import DTYPE_BITS, SHARD_SUFFIX, read_header
-from csf_tool.checkpoint.index import Index, find_index, read_index
+from csf_tool.checkpoint.index import INDEX_SUFFIX, Index, find_index, read_index
 from csf_tool.checkpoint.journal import FOLDER as JOURNAL_FOLDER
 from csf_tool.checkpoint.journal import has_journal
 from csf_tool.checkpoint.model import Checkpoint, Layout, Shard, Stored
@@ -116,7 +116,7 @@ def _open_folder(path: Path, hub: "HubRepo | None" = None, *, follow: bool = Tru
         checkpoint.remark = "mixed with what is left of a container" if passed_over else ""
         return checkpoint
     if hub:
-        files = f"no {MANIFEST}, no *.safetensors.index.json and no {SHARD_SUFFIX} file"
+        files = f"no {MANIFEST}, no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file"
         raise UsageError(f"{hub}: not a checkpoint: {files} in it")
     raise not_a_checkpoint(path)
 

@@ -61,5 +61,5 @@ def find_source(argument: str, tell: Callable[[str], None]) -> "Path | HubRepo":
             raise
         raise type(error)(f"{error} (nothing here is called {argument}, so the Hub was asked)") from error
     if not repo.files:
-        tell(f"{repo}: all of it is in the cache, so the Hub is not asked")
+        tell(f"{repo}: its shards are all in the cache, so the Hub is not asked, nor for files that it lacks")
     return repo
