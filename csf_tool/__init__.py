@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         prepare_mxfp4_csf_scales,
         prepare_nvfp4_csf_scales,
     )
-    from csf_tool.loading import iter_tensors, load_file, safe_open
-    from csf_tool.stacks import load_stack
+    from csf_tool.loading.stacks import load_stack
+    from csf_tool.loading.tensors import iter_tensors, load_file, safe_open
 
 __all__ = [
     "CsfScales",
@@ -48,11 +48,11 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "iter_tensors": "csf_tool.loading",
-    "load_file": "csf_tool.loading",
-    "load_stack": "csf_tool.stacks",
+    "iter_tensors": "csf_tool.loading.tensors",
+    "load_file": "csf_tool.loading.tensors",
+    "load_stack": "csf_tool.loading.stacks",
     "open_checkpoint": "csf_tool.checkpoint.layouts",
-    "safe_open": "csf_tool.loading",
+    "safe_open": "csf_tool.loading.tensors",
 }
 """Where the names are that are not in `csf_tool.gpu`."""
 

@@ -268,9 +268,9 @@ def stats(
 
         save(stats_figure(found), figure)
     if scales:
-        from csf_tool.decoder import make_decoder
-        from csf_tool.jobs import default_jobs
+        from csf_tool.coders.decoder import make_decoder
         from csf_tool.report.progress import progress_bar
+        from csf_tool.running.jobs import default_jobs
         from csf_tool.scale_bytes import count_scale_bytes
 
         with progress_bar() as progress:
@@ -336,10 +336,10 @@ def verify(
     """
     from csf_tool.checkpoint.hash_list import read_hash_list
     from csf_tool.checkpoint.layouts import no_garbage_collection
-    from csf_tool.decoder import CrossCheck, NumpyDecoder, make_decoder
-    from csf_tool.jobs import default_jobs, drops_cache
+    from csf_tool.coders.decoder import CrossCheck, NumpyDecoder, make_decoder
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_json, verify_report
+    from csf_tool.running.jobs import default_jobs, drops_cache
     from csf_tool.verify import VerifyOptions
     from csf_tool.verify import verify as run
 
@@ -409,15 +409,15 @@ def expand(
     csf-tool expand ~/models/Kimi-K3-MXFP4-CSF /data/Kimi-K3-MXFP4 --consume-source
     """
     from csf_tool.checkpoint.problems import warnings
-    from csf_tool.cluster import RemoteDecoder, cluster_executor
-    from csf_tool.consume import finish_removal
-    from csf_tool.decoder import make_decoder
+    from csf_tool.coders.decoder import make_decoder
     from csf_tool.expand import ExpandOptions, Part
     from csf_tool.expand import expand as run
-    from csf_tool.jobs import default_jobs, drops_cache
     from csf_tool.report.console import print_err, print_problems
     from csf_tool.report.expand import expand_json, expand_report
     from csf_tool.report.progress import progress_bar
+    from csf_tool.running.cluster import RemoteDecoder, cluster_executor
+    from csf_tool.running.jobs import default_jobs, drops_cache
+    from csf_tool.writing.consume import finish_removal
 
     if consume_source and finish_removal(Path(checkpoint), destination):
         print_err(f"{destination} was complete already; what was left to remove is gone")
@@ -460,7 +460,7 @@ def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_
     csf-tool finish ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
     csf-tool finish ~/models/Kimi-K3-MXFP4-CSF /data/Kimi-K3-MXFP4 --json
     """
-    from csf_tool.decoder import NumpyDecoder
+    from csf_tool.coders.decoder import NumpyDecoder
     from csf_tool.errors import EnvironmentFault
     from csf_tool.expand import NOTHING, ExpandOptions
     from csf_tool.expand import expand as run
@@ -512,15 +512,15 @@ def compress(
     from csf_tool.checkpoint.container_documents import StatedOrigin
     from csf_tool.checkpoint.model import Layout
     from csf_tool.checkpoint.problems import warnings
+    from csf_tool.coders.decoder import make_decoder
+    from csf_tool.coders.encoder import make_encoder
     from csf_tool.compress import CompressOptions
     from csf_tool.compress import compress as run
-    from csf_tool.decoder import make_decoder
-    from csf_tool.encoder import make_encoder
-    from csf_tool.jobs import default_jobs, drops_cache
+    from csf_tool.compression.selection import Rules
     from csf_tool.report.compress import compress_json, compress_report
     from csf_tool.report.console import print_problems
     from csf_tool.report.progress import progress_bar
-    from csf_tool.selection import Rules
+    from csf_tool.running.jobs import default_jobs, drops_cache
 
     opened = _open(dense)
     print_problems(warnings(opened.problems))

@@ -40,16 +40,16 @@ from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import CsfFormat
-from csf_tool.csf_shards import CsfShard, CsfShardJob, csf_shard, read_scales, write_csf_shard
-from csf_tool.decoder import Decoder
-from csf_tool.encoder import Encoder
+from csf_tool.coders.decoder import Decoder
+from csf_tool.coders.encoder import Encoder
+from csf_tool.compression.csf_shards import CsfShard, CsfShardJob, csf_shard, read_scales, write_csf_shard
+from csf_tool.compression.kept_streams import KeptStreams
+from csf_tool.compression.selection import LeftDense, Rules, Selection, csf_bytes, main_format, select
 from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.fetch import bytes_to_fetch, room_to_fetch
-from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
-from csf_tool.kept_streams import KeptStreams
 from csf_tool.progress import Progress
-from csf_tool.selection import LeftDense, Rules, Selection, csf_bytes, main_format, select
-from csf_tool.shard_writer import FORGET_BYTES
+from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs
+from csf_tool.writing.fetch import bytes_to_fetch, room_to_fetch
+from csf_tool.writing.shard_writer import FORGET_BYTES
 
 T = TypeVar("T")
 

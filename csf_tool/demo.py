@@ -12,9 +12,9 @@ from csf_tool.checkpoint.headers import render_header
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import NVFP4
+from csf_tool.coders.decoder import NumpyDecoder
+from csf_tool.coders.encoder import NumpyEncoder
 from csf_tool.compress import CompressOptions, compress
-from csf_tool.decoder import NumpyDecoder
-from csf_tool.encoder import NumpyEncoder
 from csf_tool.errors import UsageError
 from csf_tool.expand import expand
 from csf_tool.progress import Silent

@@ -11,7 +11,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from csf_tool.adopt import adopt
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
 from csf_tool.checkpoint.container import MANIFEST, VERIFICATION
 from csf_tool.checkpoint.dense import DenseShard, dense_index, dense_shards, new_index, shard_bytes, shard_parts
@@ -26,14 +25,15 @@ from csf_tool.checkpoint.problems import Problem, Severity, errors
 from csf_tool.checkpoint.side_files import SideFile, config_files, is_licence, model_root, plain_files
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
-from csf_tool.consume import Consumer, require_consumable
-from csf_tool.decoder import Decoder
+from csf_tool.coders.decoder import Decoder
 from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.fetch import bytes_to_fetch, fetched, room_to_fetch
-from csf_tool.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.progress import Progress
-from csf_tool.shard_writer import Hashing, write_parts
+from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.text import count
+from csf_tool.writing.adopt import adopt
+from csf_tool.writing.consume import Consumer, require_consumable
+from csf_tool.writing.fetch import bytes_to_fetch, fetched, room_to_fetch
+from csf_tool.writing.shard_writer import Hashing, write_parts
 
 
 @dataclass(frozen=True)

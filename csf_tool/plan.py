@@ -14,7 +14,7 @@ from csf_tool.checkpoint.names import Role, expert_group_of, layer_of, module_of
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codec.prepared import prepared_bytes
 from csf_tool.errors import UsageError
-from csf_tool.tensor_parallel import share
+from csf_tool.loading.tensor_parallel import share
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from csf_tool.checkpoint.files import RandomReader
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
 from csf_tool.checkpoint.writer import NewFile
+from csf_tool.coders.decoder import NumpyDecoder
+from csf_tool.coders.encoder import Encoded, NumpyEncoder, PlaneScales
 from csf_tool.compress import Compressed, CompressOptions, compress
-from csf_tool.decoder import NumpyDecoder
-from csf_tool.encoder import Encoded, NumpyEncoder, PlaneScales
+from csf_tool.compression.selection import Rules
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.expand import expand
 from csf_tool.progress import Silent
-from csf_tool.selection import Rules
 from csf_tool.verify import verify
 
 Sample = Callable[[str], Path]

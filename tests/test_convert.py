@@ -11,8 +11,8 @@ import pytest
 
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
+from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.convert import Converted, Options, Target, convert
-from csf_tool.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.identity import Basis, find_identity
 from csf_tool.progress import Silent

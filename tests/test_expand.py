@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from csf_tool.checkpoint.files import CHUNK_BYTES
 from csf_tool.checkpoint.layouts import open_checkpoint
-from csf_tool.decoder import NumpyDecoder
+from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.expand import Expanded, expand
 from csf_tool.progress import Silent

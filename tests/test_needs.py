@@ -794,8 +794,8 @@ COVERED = {
     50: [f"{I}::test_killed_at_every_step", f"{I}::test_killed_again_and_again"],
     51: [f"{I}::test_another_revision_of_the_source_is_refused", f"{I}::test_other_options_are_refused"],
     53: [
-        "tests/test_consume.py::test_killed_at_any_step_it_goes_on_from_what_is_left",
-        "tests/test_consume.py::test_links_and_files_with_two_names_are_refused",
+        "tests/writing/test_consume.py::test_killed_at_any_step_it_goes_on_from_what_is_left",
+        "tests/writing/test_consume.py::test_links_and_files_with_two_names_are_refused",
     ],
     54: [f"{E}::test_a_destination_inside_the_source_is_refused", f"{E}::test_a_link_to_the_source_is_refused"],
     56: ["tests/test_memory.py::test_a_tensor_of_6_gib"],  # files past 4 GiB; locks of Windows are not tested
@@ -813,7 +813,7 @@ COVERED = {
     70: [
         f"{I}::test_all_parts_at_once",
         f"{I}::test_one_part_twice_at_once",
-        "tests/test_cluster.py::test_parts_by_themselves_and_finish",
+        "tests/running/test_cluster.py::test_parts_by_themselves_and_finish",
     ],
     72: [f"{E}::test_a_container_gives_back_the_original_folder_byte_for_byte"],
     73: [

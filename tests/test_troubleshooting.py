@@ -142,7 +142,7 @@ def lists(folder: Path) -> str:
 def shrinking(folder: Path) -> str:
     """A shard of which another process has cut the end since its header was read."""
     from csf_tool.checkpoint.layouts import open_checkpoint
-    from csf_tool.decoder import NumpyDecoder
+    from csf_tool.coders.decoder import NumpyDecoder
     from csf_tool.progress import Silent
     from csf_tool.verify import verify
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from safetensors import deserialize
 
-from csf_tool import copies
 from csf_tool.checkpoint.layouts import open_checkpoint
-from csf_tool.decoder import NumpyDecoder
+from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Silent
-from csf_tool.verdict import Verified
+from csf_tool.running import copies
+from csf_tool.verification.verdict import Verified
 from csf_tool.verify import VerifyOptions, verify
 
 Sample = Callable[[str], Path]

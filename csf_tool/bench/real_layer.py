@@ -8,8 +8,8 @@ from csf_tool.bench.workloads import Streams, Workload
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.names import layer_of
 from csf_tool.errors import UsageError
-from csf_tool.loading import opened
-from csf_tool.stacks import Projection, first_gated_layer, read_stack
+from csf_tool.loading.stacks import Projection, first_gated_layer, read_stack
+from csf_tool.loading.tensors import opened
 from csf_tool.text import size
 
 SMALLEST_BYTES = 1 << 20

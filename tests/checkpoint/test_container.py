@@ -10,7 +10,7 @@ import pytest
 from csf_tool.checkpoint.container import Receipt, ShardRow, read_container
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.problems import Severity, errors
-from csf_tool.decoder import NumpyDecoder
+from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Silent
 from csf_tool.verify import verify

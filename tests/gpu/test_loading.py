@@ -13,8 +13,8 @@ import csf_tool
 from csf_tool.checkpoint.dense import DenseTensor, dense_tensors
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.errors import EnvironmentFault, StreamError
-from csf_tool.staging import Stager, Transfer
-from csf_tool.torch_loading import TorchLoader
+from csf_tool.loading.staging import Stager, Transfer
+from csf_tool.loading.torch_loader import TorchLoader
 from tests.gpu.stacks import DEVICE
 
 Sample = Callable[[str], Path]
@@ -61,7 +61,7 @@ def test_a_device_that_sees_faults_where_none_are_is_found_out(sample: Sample, m
     def refuse(*_: object, **__: object) -> None:
         raise ValueError("plane 0: it is Monday")
 
-    monkeypatch.setattr("csf_tool.gpu_streams.prepare_csf_scales", refuse)
+    monkeypatch.setattr("csf_tool.loading.gpu_streams.prepare_csf_scales", refuse)
     with (
         TorchLoader(torch.device(DEVICE), decode_there=True) as loader,
         pytest.raises(EnvironmentFault, match="it is Monday, the CPU does not: do not trust this device"),
@@ -85,7 +85,7 @@ def test_staged_bytes_arrive_in_any_pieces(
     for t in tensors:
         transfers.append(Transfer(t, groups[t.tensor.nbytes], filled[t.tensor.nbytes]))
         filled[t.tensor.nbytes] += t.tensor.nbytes
-    monkeypatch.setattr("csf_tool.staging._ALONE_BYTES", 3000)  # so that there is work for threads
+    monkeypatch.setattr("csf_tool.loading.staging._ALONE_BYTES", 3000)  # so that there is work for threads
     through = through_slots or DEVICE == "cuda"
     with Stager(torch.device(DEVICE), slot_bytes, threads=3, through_slots=through) as stager:
         stager.run(transfers)

@@ -14,8 +14,8 @@ import torch
 
 from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.codec.formats import EXCEPTION_BYTES, MXFP4, NVFP4, CsfFormat
-from csf_tool.decoder import Decoded
-from csf_tool.encoder import Encoded, PlaneScales
+from csf_tool.coders.decoder import Decoded
+from csf_tool.coders.encoder import Encoded, PlaneScales
 from csf_tool.gpu import (
     compress_mxfp4_scales,
     compress_nvfp4_scales,
@@ -81,7 +81,7 @@ class GpuDecoder:
         self.device = _described(self._torch_device)
 
     def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[Decoded]:
-        """See `csf_tool.decoder.Decoder.decode`. A plane's scales are valid until a batch later."""
+        """See `csf_tool.coders.decoder.Decoder.decode`. A plane's scales are valid until a batch later."""
         slots = cycle([_Slot(self._torch_device) for _ in range(_SLOTS)])
         waiting: tuple[_Slot, _Batch] | None = None
         for batch in self._batches(streams):
@@ -138,7 +138,7 @@ class GpuEncoder:
         self.device = _described(self._torch_device)
 
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
-        """See `csf_tool.encoder.Encoder.encode`."""
+        """See `csf_tool.coders.encoder.Encoder.encode`."""
         batch: list[PlaneScales] = []
         nbytes = 0
         for p in planes:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from csf_tool.checkpoint.dense import DenseTensor
 from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.decoder import NumpyDecoder
+from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import UsageError
 from csf_tool.text import escape
 

@@ -13,7 +13,7 @@ from csf_tool.checkpoint.files import drop_cache
 from csf_tool.checkpoint.model import DensePlane
 from csf_tool.checkpoint.writer import Destination, writing_fault
 from csf_tool.codec import reference
-from csf_tool.encoder import Encoded
+from csf_tool.coders.encoder import Encoded
 from csf_tool.errors import CheckpointError, EnvironmentFault
 
 _NAME = "encoded scales"

@@ -12,10 +12,10 @@ from csf_tool.checkpoint.layouts import no_garbage_collection
 from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec.formats import CsfFormat
-from csf_tool.decoder import NumpyDecoder
+from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.devices import why_no_gpu
 from csf_tool.errors import EnvironmentFault, UsageError
-from csf_tool.staging import Stager, Transfer
+from csf_tool.loading.staging import Stager, Transfer
 from csf_tool.text import escape
 
 DTYPES = {
@@ -145,7 +145,7 @@ class TorchLoader:
 
     def _decode_on_device(self, stored: list[Transfer], stacks: list[tuple[list[Plane], torch.Tensor]]) -> None:
         from csf_tool.gpu import decompress_csf_scales
-        from csf_tool.gpu_streams import StackStreams
+        from csf_tool.loading.gpu_streams import StackStreams
 
         streams = [StackStreams(planes, self._direct) for planes, _ in stacks]
         self._run(stored + [transfer for stack in streams for transfer in stack.transfers])

@@ -15,10 +15,10 @@ from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.names import SCALE_SUFFIXES
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import FORMATS
-from csf_tool.decoder import Decoded, Decoder
+from csf_tool.coders.decoder import Decoded, Decoder
 from csf_tool.errors import CheckpointError
-from csf_tool.shard_writer import Hashing
-from csf_tool.verdict import Checks
+from csf_tool.verification.verdict import Checks
+from csf_tool.writing.shard_writer import Hashing
 
 _PROBE_BYTES = 4096
 

@@ -65,6 +65,6 @@ def make_encoder(device: str, tell: Callable[[str], None] = lambda _: None) -> E
     cuda = choose_cuda(device, lambda reason: tell(f"encoding on the CPU: {reason}"))
     if cuda is None:
         return NumpyEncoder()
-    from csf_tool.gpu_codec import GpuEncoder
+    from csf_tool.coders.gpu_codec import GpuEncoder
 
     return GpuEncoder(cuda)

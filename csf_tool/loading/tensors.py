@@ -21,13 +21,13 @@ from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
 from csf_tool.checkpoint.model import Checkpoint, Located
 from csf_tool.checkpoint.problems import errors
 from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError, UsageError
-from csf_tool.numpy_loading import NumpyLoader
+from csf_tool.loading.numpy_loader import NumpyLoader
 from csf_tool.text import escape
 
 if TYPE_CHECKING:
     import torch
 
-    from csf_tool.torch_loading import TorchLoader
+    from csf_tool.loading.torch_loader import TorchLoader
 
 BATCH_BYTES = 512 << 20
 """Dense bytes that `iter_tensors` loads together: many planes a launch, few compressed bytes beside them."""
@@ -303,7 +303,7 @@ def _loader(framework: str, device: "torch.device | str | int") -> _Loader[Any]:
 
 def _torch_loader(device: "torch.device | str | int") -> "TorchLoader":
     try:
-        from csf_tool.torch_loading import TorchLoader, torch_device
+        from csf_tool.loading.torch_loader import TorchLoader, torch_device
     except ModuleNotFoundError as error:
         raise EnvironmentFault(f"{error.name} is not installed (pip install 'csf-tool[gpu]' adds it)") from error
     return TorchLoader(torch_device(device))

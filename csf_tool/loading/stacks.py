@@ -17,17 +17,17 @@ from csf_tool.checkpoint.names import (
     role_of,
 )
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.csf_shards import read_scales
-from csf_tool.encoder import Encoded, make_encoder
+from csf_tool.coders.encoder import Encoded, make_encoder
+from csf_tool.compression.csf_shards import read_scales
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.gpu import CsfScales
 from csf_tool.gpu.slicing import RowStreams, join_rows
-from csf_tool.gpu_streams import StackStreams
-from csf_tool.loading import opened
-from csf_tool.staging import Stager
-from csf_tool.tensor_parallel import AnyPlane, is_cut_by_columns, share
+from csf_tool.loading.gpu_streams import StackStreams
+from csf_tool.loading.staging import Stager
+from csf_tool.loading.tensor_parallel import AnyPlane, is_cut_by_columns, share
+from csf_tool.loading.tensors import opened
+from csf_tool.loading.torch_loader import torch_device
 from csf_tool.text import escape
-from csf_tool.torch_loading import torch_device
 
 Projection = Literal["gate", "up", "down", "gate_up"]
 

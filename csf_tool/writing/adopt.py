@@ -8,7 +8,7 @@ from csf_tool.checkpoint.hashes import hash_file
 from csf_tool.checkpoint.journal import Journal, Record
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.errors import UsageError
-from csf_tool.jobs import SharedProgress, local_executor, run_jobs
+from csf_tool.running.jobs import SharedProgress, local_executor, run_jobs
 
 
 def adopt(

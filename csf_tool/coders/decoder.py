@@ -105,7 +105,7 @@ def make_decoder(
     cuda = choose_cuda(device, lambda reason: tell(f"decoding on the CPU: {reason}"))
     if cuda is None:
         return NumpyDecoder()
-    from csf_tool.gpu_codec import GpuDecoder
+    from csf_tool.coders.gpu_codec import GpuDecoder
 
     gpu = GpuDecoder(cuda)
     if cross_check is CrossCheck.NONE:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from csf_tool.checkpoint.journal import is_complete
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.cli import app
-from csf_tool.decoder import NumpyDecoder
+from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import EnvironmentFault
 from csf_tool.expand import ExpandOptions, expand
 from csf_tool.progress import Silent

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.cli import app
-from csf_tool.cluster import RemoteDecoder, cluster_executor
 from csf_tool.errors import CheckpointError, EnvironmentFault
 from csf_tool.expand import expand
 from csf_tool.progress import Silent
+from csf_tool.running.cluster import RemoteDecoder, cluster_executor
 
 Sample = Callable[[str], Path]
 Copied = Callable[..., Path]
@@ -96,7 +96,7 @@ def test_errors_of_a_worker_arrive_as_they_are(copied: Copied, tmp_path: Path, c
 
 
 def test_no_scheduler_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("csf_tool.cluster._CONNECT_SECONDS", 1)
+    monkeypatch.setattr("csf_tool.running.cluster._CONNECT_SECONDS", 1)
     with pytest.raises(EnvironmentFault, match="no Dask scheduler answers"), cluster_executor("tcp://127.0.0.1:9"):
         pass
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from csf_tool.checkpoint.streams import PlaneStreams
-from csf_tool.decoder import Decoded, Decoder, make_decoder
+from csf_tool.coders.decoder import Decoded, Decoder, make_decoder
 from csf_tool.errors import EnvironmentFault
 
 _RETRIES = 2
@@ -51,7 +51,7 @@ class RemoteDecoder:
         return f"{self.name} of the cluster's workers"
 
     def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[Decoded]:
-        """See `csf_tool.decoder.Decoder.decode`."""
+        """See `csf_tool.coders.decoder.Decoder.decode`."""
         return _decoder(self.name).decode(streams)
 
 

@@ -8,10 +8,10 @@ import torch
 from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec.formats import EXCEPTION_BYTES
-from csf_tool.encoder import Encoded
+from csf_tool.coders.encoder import Encoded
 from csf_tool.errors import EnvironmentFault
 from csf_tool.gpu import CsfScales, prepare_csf_scales
-from csf_tool.staging import Transfer
+from csf_tool.loading.staging import Transfer
 
 
 class StackStreams:

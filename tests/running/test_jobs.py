@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from csf_tool.jobs import run_jobs
+from csf_tool.running.jobs import run_jobs
 
 
 class Interrupting(ThreadPoolExecutor):

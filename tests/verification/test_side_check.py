@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from csf_tool.checkpoint.layouts import open_checkpoint
-from csf_tool.side_check import check_side_files, compare_formats, compare_side_files
+from csf_tool.verification.side_check import check_side_files, compare_formats, compare_side_files
 from tests.building import NVFP4, change_json, mini_container, mini_dense, mini_hf, model, write_json, write_shard
 
 INDEX = "model.safetensors.index.json"

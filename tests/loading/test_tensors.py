@@ -19,7 +19,7 @@ from csf_tool.checkpoint.dense import dense_tensors
 from csf_tool.checkpoint.files import RandomReader
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, StreamError, UsageError
-from csf_tool.torch_loading import TorchLoader
+from csf_tool.loading.torch_loader import TorchLoader
 from tests.building import (
     MXFP4,
     NVFP4,

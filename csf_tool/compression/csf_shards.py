@@ -15,11 +15,11 @@ from csf_tool.checkpoint.model import DensePlane, Layout, Located, Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import CsfFormat
-from csf_tool.encoder import PlaneScales
-from csf_tool.fetch import fetched
-from csf_tool.kept_streams import Kept, KeptStreams
-from csf_tool.selection import csf_bytes
-from csf_tool.shard_writer import Hashing, write_parts
+from csf_tool.coders.encoder import PlaneScales
+from csf_tool.compression.kept_streams import Kept, KeptStreams
+from csf_tool.compression.selection import csf_bytes
+from csf_tool.writing.fetch import fetched
+from csf_tool.writing.shard_writer import Hashing, write_parts
 
 
 @dataclass(frozen=True)

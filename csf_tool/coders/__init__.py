@@ -1,0 +1,1 @@
+"""Planes to dense scales and back, on the CPU or a GPU."""

@@ -1,0 +1,1 @@
+"""What `compress` chooses, keeps and writes."""

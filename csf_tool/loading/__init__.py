@@ -1,0 +1,1 @@
+"""The Python API that reads checkpoints: dense tensors, and stacks that stay compressed."""
