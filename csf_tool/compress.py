@@ -41,8 +41,8 @@ from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import Decoder
-from csf_tool.coders.encoder import Encoder
-from csf_tool.compression.csf_shards import CsfShard, CsfShardJob, csf_shard, read_scales, write_csf_shard
+from csf_tool.coders.encoder import Encoder, read_scales
+from csf_tool.compression.csf_shards import CsfShard, CsfShardJob, csf_shard, write_csf_shard
 from csf_tool.compression.kept_streams import KeptStreams
 from csf_tool.compression.selection import LeftDense, Rules, Selection, csf_bytes, main_format, select
 from csf_tool.errors import CheckpointError, UsageError

@@ -14,6 +14,7 @@ from csf_tool.codec import reference
 from csf_tool.codec.formats import POSITION_MASK, SLAB_ROWS, CsfFormat
 from csf_tool.codec.reference import Fault
 from csf_tool.codec.values import scale_values
+from csf_tool.coders.encoder import read_scales
 from csf_tool.errors import UsageError
 
 
@@ -152,11 +153,9 @@ def _compressed(plane: Plane, readers: Readers) -> Inspected:
 
 
 def _stored_dense(plane: DensePlane, readers: Readers) -> Inspected:
-    tensor = plane.scale.tensor
-    raw = readers[plane.scale.shard].read(tensor.begin, tensor.end)
-    scales = np.frombuffer(raw, np.uint8).reshape(plane.rows, plane.cols)
-    fixed, words = reference.encode(plane.fmt, scales)
-    return _inspected(plane, tensor.dtype, [plane.scale], fixed, words, scales, [])
+    [read] = read_scales(readers, [plane])
+    fixed, words = reference.encode(plane.fmt, read.scales)
+    return _inspected(plane, plane.scale.tensor.dtype, [plane.scale], fixed, words, read.scales, [])
 
 
 def _inspected(

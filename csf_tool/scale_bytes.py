@@ -15,7 +15,7 @@ from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codec.values import scale_values
 from csf_tool.coders.decoder import Decoder
-from csf_tool.compression.csf_shards import read_scales
+from csf_tool.coders.encoder import read_scales
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Progress
 from csf_tool.running.jobs import SharedProgress, local_executor, run_jobs

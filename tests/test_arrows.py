@@ -16,9 +16,8 @@ LAYERS = [
     {"checkpoint", "gpu"},
     {"coders"},
     {"running"},
-    {"writing"},
+    {"loading", "writing"},
     {"compression", "verification"},
-    {"loading"},
     {"bench", "compress", "convert", "expand", "identity", "inspection", "plan", "scale_bytes", "verify"},
     {"stats"},  # it carries what scale_bytes counted
     {"report"},

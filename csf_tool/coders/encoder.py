@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from csf_tool.checkpoint.model import DensePlane
+from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec import reference
 from csf_tool.devices import choose_cuda
 
@@ -31,6 +32,14 @@ class Encoded:
     scales: NDArray[np.uint8]
     fixed: NDArray[np.uint8]
     exceptions: NDArray[np.uint32]
+
+
+def read_scales(readers: Readers, planes: Iterable[DensePlane]) -> Iterator[PlaneScales]:
+    """Read the scales of each plane."""
+    for plane in planes:
+        tensor = plane.scale.tensor
+        data = readers[plane.scale.shard].read(tensor.begin, tensor.end)
+        yield PlaneScales(plane, np.frombuffer(data, np.uint8).reshape(plane.rows, plane.cols))
 
 
 class Encoder(Protocol):

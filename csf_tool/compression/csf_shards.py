@@ -1,10 +1,8 @@
 """The shards of a CSF checkpoint to be: their headers, and writing one from its dense shard."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-
-import numpy as np
 
 from csf_tool.checkpoint import container_documents as documents
 from csf_tool.checkpoint.container import RECEIPTS, TENSORS, ScaleReceipt, ShardRow
@@ -15,7 +13,6 @@ from csf_tool.checkpoint.model import DensePlane, Layout, Located, Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import CsfFormat
-from csf_tool.coders.encoder import PlaneScales
 from csf_tool.compression.kept_streams import Kept, KeptStreams
 from csf_tool.compression.selection import csf_bytes
 from csf_tool.writing.fetch import fetched
@@ -73,14 +70,6 @@ def _stream_entries(plane: DensePlane, exceptions: int) -> list[tuple[str, str, 
         (plane.name + fmt.fixed_suffix, "U8", shape, nbytes),
         (plane.name + fmt.exceptions_suffix, "U32", (exceptions,), csf_bytes(plane, exceptions) - nbytes),
     ]
-
-
-def read_scales(readers: Readers, planes: Iterable[DensePlane]) -> Iterator[PlaneScales]:
-    """Read the scales of each plane."""
-    for plane in planes:
-        tensor = plane.scale.tensor
-        data = readers[plane.scale.shard].read(tensor.begin, tensor.end)
-        yield PlaneScales(plane, np.frombuffer(data, np.uint8).reshape(plane.rows, plane.cols))
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from csf_tool.checkpoint.names import (
     role_of,
 )
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.coders.encoder import Encoded, make_encoder
-from csf_tool.compression.csf_shards import read_scales
+from csf_tool.coders.encoder import Encoded, make_encoder, read_scales
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.gpu import CsfScales
 from csf_tool.gpu.slicing import RowStreams, join_rows

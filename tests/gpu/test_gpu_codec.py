@@ -13,9 +13,8 @@ import torch
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.coders.decoder import CrossCheckedDecoder, Decoded, NumpyDecoder, make_decoder
-from csf_tool.coders.encoder import NumpyEncoder
+from csf_tool.coders.encoder import NumpyEncoder, read_scales
 from csf_tool.coders.gpu_codec import GpuDecoder, GpuEncoder
-from csf_tool.compression.csf_shards import read_scales
 from csf_tool.errors import EnvironmentFault, UsageError
 from csf_tool.expand import expand
 from csf_tool.progress import Silent
