@@ -6,14 +6,16 @@ whose planes the consumer is looking at.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.codec.formats import EXCEPTION_BYTES, MXFP4, NVFP4, CsfFormat
+from csf_tool.coders.batches import batches
 from csf_tool.coders.decoder import Decoded
 from csf_tool.coders.encoder import Encoded, PlaneScales
 from csf_tool.gpu import (
@@ -33,22 +35,24 @@ _ALIGNMENT = 16
 Geometry = tuple[CsfFormat, int, int]
 
 
-@dataclass
+P = TypeVar("P", PlaneStreams, PlaneScales)
+
+
+def _by_geometry(planes: Iterable[P]) -> dict[Geometry, list[P]]:
+    """Planes of one format, rows and columns: what one launch takes."""
+    groups: dict[Geometry, list[P]] = {}
+    for p in planes:
+        groups.setdefault((p.plane.fmt, p.plane.rows, p.plane.cols), []).append(p)
+    return groups
+
+
 class _Batch:
-    """Planes to decode together, grouped by geometry: one launch a group."""
+    """Planes to decode together, in the order in which they came and by geometry."""
 
-    planes: list[PlaneStreams] = field(default_factory=list)
-    dense_bytes: int = 0
-
-    def add(self, streams: PlaneStreams) -> None:
-        self.planes.append(streams)
-        self.dense_bytes += streams.plane.dense_bytes
-
-    def groups(self) -> dict[Geometry, list[PlaneStreams]]:
-        groups: dict[Geometry, list[PlaneStreams]] = {}
-        for s in self.planes:
-            groups.setdefault((s.plane.fmt, s.plane.rows, s.plane.cols), []).append(s)
-        return groups
+    def __init__(self, planes: list[PlaneStreams]) -> None:
+        self.planes = planes
+        self.groups = _by_geometry(planes)
+        self.dense_bytes = sum(s.plane.dense_bytes for s in planes)
 
 
 class _Slot:
@@ -84,24 +88,14 @@ class GpuDecoder:
         """See `csf_tool.coders.decoder.Decoder.decode`. A plane's scales are valid until a batch later."""
         slots = cycle([_Slot(self._torch_device) for _ in range(_SLOTS)])
         waiting: tuple[_Slot, _Batch] | None = None
-        for batch in self._batches(streams):
-            slot = next(slots)
+        for planes in batches(streams, lambda s: s.plane.dense_bytes, self._batch_bytes):
+            slot, batch = next(slots), _Batch(planes)
             self._launch(slot, batch)
             if waiting:
                 yield from _finished(*waiting)
             waiting = slot, batch
         if waiting:
             yield from _finished(*waiting)
-
-    def _batches(self, streams: Iterable[PlaneStreams]) -> Iterator[_Batch]:
-        batch = _Batch()
-        for s in streams:
-            if batch.planes and batch.dense_bytes + s.plane.dense_bytes > self._batch_bytes:
-                yield batch
-                batch = _Batch()
-            batch.add(s)
-        if batch.planes:
-            yield batch
 
     def _launch(self, slot: _Slot, batch: _Batch) -> None:
         """Queue the copies and kernels of a batch; nothing here waits for the GPU."""
@@ -110,18 +104,18 @@ class GpuDecoder:
         on_device.copy_(host, non_blocking=True)
         dense = slot.buffer("dense", batch.dense_bytes, host=False)
         at = 0
-        for (fmt, rows, cols), part in layout.items():
+        for (fmt, rows, cols), staged in layout.items():
             scales = prepare_csf_scales(
                 fmt,
-                on_device[part.fixed],
-                on_device[part.exceptions].view(torch.int32),
-                part.counts,
+                on_device[staged.fixed],
+                on_device[staged.exceptions].view(torch.int32),
+                staged.counts,
                 rows=rows,
                 cols=cols,
                 validate=False,  # PlaneStreams.faults has seen every plane
                 reused=False,
             )
-            nbytes = len(part.counts) * rows * cols
+            nbytes = len(staged.counts) * rows * cols
             decompress_csf_scales(scales, out=dense[at : at + nbytes])
             at += nbytes
         slot.buffer("result", batch.dense_bytes, host=True).copy_(dense, non_blocking=True)
@@ -139,22 +133,12 @@ class GpuEncoder:
 
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
         """See `csf_tool.coders.encoder.Encoder.encode`."""
-        batch: list[PlaneScales] = []
-        nbytes = 0
-        for p in planes:
-            if batch and nbytes + p.scales.nbytes > self._batch_bytes:
-                yield from self._encode(batch)
-                batch, nbytes = [], 0
-            batch.append(p)
-            nbytes += p.scales.nbytes
-        yield from self._encode(batch)
+        for batch in batches(planes, lambda p: p.scales.nbytes, self._batch_bytes):
+            yield from self._encode(batch)
 
     def _encode(self, batch: list[PlaneScales]) -> Iterator[Encoded]:
-        groups: dict[Geometry, list[PlaneScales]] = {}
-        for p in batch:
-            groups.setdefault((p.plane.fmt, p.plane.rows, p.plane.cols), []).append(p)
         streams: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        for (fmt, _, _), members in groups.items():
+        for (fmt, _, _), members in _by_geometry(batch).items():
             dense = torch.from_numpy(np.stack([p.scales for p in members])).to(self._torch_device)
             encoded = _COMPRESS[fmt](dense)
             fixed = encoded.fixed.cpu().numpy()
@@ -173,7 +157,7 @@ def _described(device: torch.device) -> str:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Staged:
     """Where the streams of one geometry lie in a slot's staging buffer."""
 
     fixed: slice
@@ -181,24 +165,24 @@ class _Part:
     counts: list[int]
 
 
-def _stage(slot: _Slot, batch: _Batch) -> tuple[torch.Tensor, dict[Geometry, _Part]]:
+def _stage(slot: _Slot, batch: _Batch) -> tuple[torch.Tensor, dict[Geometry, _Staged]]:
     """All streams of a batch in one pinned buffer, so that one copy brings them to the device."""
-    layout: dict[Geometry, _Part] = {}
+    layout: dict[Geometry, _Staged] = {}
     at = 0
-    for geometry, planes in batch.groups().items():
+    for geometry, planes in batch.groups.items():
         counts = [len(s.exceptions) for s in planes]
         fixed = slice(at, at + sum(s.fixed.nbytes for s in planes))
         begin = _aligned(fixed.stop)
         exceptions = slice(begin, begin + EXCEPTION_BYTES * sum(counts))
-        layout[geometry] = _Part(fixed, exceptions, counts)
+        layout[geometry] = _Staged(fixed, exceptions, counts)
         at = _aligned(exceptions.stop)
-    staged = slot.buffer("staged", at, host=True)
-    bytes_of = staged.numpy()
-    for geometry, planes in batch.groups().items():
-        part = layout[geometry]
-        np.concatenate([s.fixed.reshape(-1) for s in planes], out=bytes_of[part.fixed])
-        np.concatenate([s.exceptions for s in planes], out=bytes_of[part.exceptions].view("<u4"))
-    return staged, layout
+    host = slot.buffer("staged", at, host=True)
+    memory = host.numpy()
+    for geometry, planes in batch.groups.items():
+        staged = layout[geometry]
+        np.concatenate([s.fixed.reshape(-1) for s in planes], out=memory[staged.fixed])
+        np.concatenate([s.exceptions for s in planes], out=memory[staged.exceptions].view("<u4"))
+    return host, layout
 
 
 def _aligned(at: int) -> int:
@@ -212,7 +196,7 @@ def _finished(slot: _Slot, batch: _Batch) -> Iterator[Decoded]:
     dense = slot.buffer("result", batch.dense_bytes, host=True).numpy()
     places = {}
     at = 0
-    for planes in batch.groups().values():
+    for planes in batch.groups.values():
         for s in planes:
             places[s.plane.name] = at
             at += s.plane.dense_bytes

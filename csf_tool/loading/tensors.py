@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, overload
@@ -20,6 +21,7 @@ from csf_tool.checkpoint.dense import DenseTensor, dense_metadata, dense_tensors
 from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
 from csf_tool.checkpoint.model import Checkpoint, Located
 from csf_tool.checkpoint.problems import errors
+from csf_tool.coders.batches import batches
 from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError, UsageError
 from csf_tool.loading.numpy_loader import NumpyLoader
 from csf_tool.text import escape
@@ -36,6 +38,7 @@ T = TypeVar("T")
 
 _PT, _NP = ("pt", "torch", "pytorch"), ("np", "numpy")
 _BACKENDS = ("mmap", "pread")
+_nbytes = attrgetter("nbytes")
 
 
 class _Missing(UsageError, FileNotFoundError):
@@ -181,7 +184,7 @@ class safe_open(Generic[T]):
     def get_tensors(self) -> dict[str, T]:
         """All tensors by name, in the order in which they are stored; raises as `get_tensor`."""
         found: dict[str, T] = {}
-        for part in _batches(self._tensors.values(), BATCH_BYTES):
+        for part in batches(self._tensors.values(), _nbytes, BATCH_BYTES):
             found |= zip([tensor.name for tensor in part], self._load(part), strict=True)
         return found
 
@@ -356,19 +359,6 @@ def iter_tensors(
 
 def _loaded(loader: "TorchLoader", tensors: Sequence[DenseTensor], batch: int) -> "Iterator[tuple[str, torch.Tensor]]":
     with loader:
-        for part in _batches(tensors, batch):
+        for part in batches(tensors, _nbytes, batch):
             # No name holds the tensors here: the caller's are the last.
             yield from zip([tensor.name for tensor in part], loader.load(part), strict=True)
-
-
-def _batches(tensors: Iterable[DenseTensor], limit: int) -> Iterator[list[DenseTensor]]:
-    part: list[DenseTensor] = []
-    nbytes = 0
-    for tensor in tensors:
-        if part and nbytes + tensor.nbytes > limit:
-            yield part
-            part, nbytes = [], 0
-        part.append(tensor)
-        nbytes += tensor.nbytes
-    if part:
-        yield part
