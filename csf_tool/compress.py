@@ -29,7 +29,7 @@ from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.dense import DenseShard, dense_shards, shard_bytes
 from csf_tool.checkpoint.files import load_json, read_document
 from csf_tool.checkpoint.fingerprint import fingerprint
-from csf_tool.checkpoint.hashes import hash_file
+from csf_tool.checkpoint.hashes import sha256_of
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.journal import Journal, Run
 from csf_tool.checkpoint.layouts import open_container
@@ -269,7 +269,7 @@ class _Compression:
         self._start(files, sum(2 * len(s.header) + _RECEIPT_BYTES * len(s.planes) for s in self._shards))
         self._write_shards()
         self._write_side_files(files, f"{METADATA}/")
-        hashes = {f.name: hash_file(f.path, f.name, {"sha256"}, lambda _: None)["sha256"] for f in files}
+        hashes = {f.name: sha256_of(f.path, f.name) for f in files}
         for name in (MANIFEST, VERIFICATION, CONTRACT):  # of an attempt that was interrupted from here on
             self._journal.forget(name)
         manifest = self._write_contract(hashes, hashes[index.name] if index else None)

@@ -25,7 +25,7 @@ from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.dense import DenseShard, Range, dense_index, dense_tensors, new_index, own_shards
 from csf_tool.checkpoint.files import load_json, read_document
 from csf_tool.checkpoint.fingerprint import fingerprint
-from csf_tool.checkpoint.hashes import hash_file
+from csf_tool.checkpoint.hashes import sha256_of
 from csf_tool.checkpoint.headers import render_header
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
 from csf_tool.checkpoint.journal import Journal, Record, Run
@@ -211,7 +211,7 @@ class _Conversion:
         self._start(shards, files)
         rows = [ShardRow(shard.source.file, shard.size, self._write_shard(shard)) for shard in shards]
         self._write_side_files(files, f"{METADATA}/")
-        hashes = {f.name: _sha256_of(self._folder.path / METADATA / f.name) for f in files}
+        hashes = {f.name: sha256_of(self._folder.path / METADATA / f.name, f.name) for f in files}
         origin = self._origin()
         names = {t.name: shard.file for shard in self._checkpoint.shards for t in dense[shard.name].tensors}
         planes = self._checkpoint.planes
@@ -275,11 +275,11 @@ class _Conversion:
         self.result.shards.append(shard.name)
         is_container = self.result.target is Target.CONTAINER
         if done := self._journal.finished(shard.name):
-            return done.sha256 or (_sha256_of(self._folder.path / shard.name) if is_container else None)
+            return done.sha256 or (sha256_of(self._folder.path / shard.name, shard.name) if is_container else None)
         self._journal.forget_damaged(shard.name)
         hashing = Hashing() if is_container else None
         if self._options.link and shard.is_unchanged and not shard.source.remote:
-            record = Record(shard.size, _sha256_of(shard.source.path) if hashing else None)
+            record = Record(shard.size, sha256_of(shard.source.path, shard.source.name) if hashing else None)
             self._journal.finish(shard.name, record)
             if self._folder.link(shard.name, shard.source.path):
                 self.result.linked.append(shard.name)
@@ -333,7 +333,3 @@ def _copy(shard: Shard, name: str, marks: dict[str, str], shapes: Mapping[str, t
         with shard.open() as reader:
             return _ShardCopy(shard, name, bytes(reader.read(0, shard.header.data_start)), is_unchanged=True)
     return _ShardCopy(shard, name, render_header(metadata, entries), is_unchanged=False)
-
-
-def _sha256_of(path: Path) -> str:
-    return hash_file(path, path.name, {"sha256"}, lambda _: None)["sha256"]

@@ -1,14 +1,13 @@
 """identity: the one string that says whether two machines hold the same checkpoint; launchers pin it."""
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.container import MANIFEST
 from csf_tool.checkpoint.files import read_document
-from csf_tool.checkpoint.hashes import hash_file, recorded_hashes
+from csf_tool.checkpoint.hashes import recorded_hashes, sha256_of
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.errors import CheckpointError, UsageError
@@ -89,13 +88,9 @@ def _contents(checkpoint: Checkpoint, compute_hashes: bool, progress: Progress) 
         raise UsageError(f"--hash: {checkpoint.label} is on the Hub: fetch it first with `hf download`")
     if compute_hashes:
         progress.start("hash", sum(shards[name].size for name in indexed))
-        return {name: _sha256(checkpoint, name, progress.advance) for name in indexed}
+        return {name: sha256_of(checkpoint.root / name, name, progress.advance) for name in indexed}
     recorded = {entry.file: entry.digest for entry in recorded_hashes(checkpoint) if entry.algorithm == "sha256"}
     return {name: recorded.get(name, str(shards[name].size)) for name in indexed}
-
-
-def _sha256(checkpoint: Checkpoint, name: str, on_bytes: Callable[[int], None]) -> str:
-    return hash_file(checkpoint.root / name, name, {"sha256"}, on_bytes)["sha256"]
 
 
 def _basis(contents: dict[str, str]) -> Basis:

@@ -230,3 +230,8 @@ def hash_file(path: Path, name: str, algorithms: set[str], on_bytes: Callable[[i
                 hasher.update(chunk)
             on_bytes(len(chunk))
     return {algorithm: hasher.hexdigest() for algorithm, hasher in hashers.items()}
+
+
+def sha256_of(path: Path, name: str, on_bytes: Callable[[int], None] = lambda _: None) -> str:
+    """The SHA-256 of a file; raises as `hash_file`."""
+    return hash_file(path, name, {"sha256"}, on_bytes)["sha256"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from csf_tool.checkpoint.dense import DenseShard
-from csf_tool.checkpoint.hashes import hash_file
+from csf_tool.checkpoint.hashes import sha256_of
 from csf_tool.checkpoint.journal import Journal, Record
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.errors import UsageError
@@ -52,5 +52,5 @@ def _belongs(file: DenseShard | SideFile, path: Path, is_right: Callable[[DenseS
     if isinstance(file, SideFile):
         return path.read_bytes() == file.read()
     if file.sha256:
-        return hash_file(path, file.name, {"sha256"}, lambda _: None)["sha256"] == file.sha256
+        return sha256_of(path, file.name) == file.sha256
     return is_right(file)

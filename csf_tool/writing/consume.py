@@ -4,7 +4,6 @@ A source shard goes only when every dense shard that needs it is written, synced
 found right. What is about to go is recorded first, so that a run killed midway knows what is missing on purpose.
 """
 
-import hashlib
 import os
 import stat
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from csf_tool.checkpoint.dense import DenseShard
 from csf_tool.checkpoint.files import RandomReader, drop_cache, safe_relative
+from csf_tool.checkpoint.hashes import sha256_of
 from csf_tool.checkpoint.journal import FOLDER, Journal, consumed_shards, is_complete
 from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.errors import EnvironmentFault, UsageError
@@ -109,13 +109,7 @@ class Consumer:
         path = self._journal.path_of(shard.name)
         with RandomReader(path, shard.name) as reader:
             drop_cache(reader.fileno(), 0, 0)  # the whole file: the disk is asked, not the cache
-            if shard.sha256 is not None:
-                hasher = hashlib.sha256()
-                for piece in reader.chunks(0, shard.size):
-                    hasher.update(piece)
-                right = hasher.hexdigest() == shard.sha256
-            else:
-                right = self._is_right(shard)
+        right = sha256_of(path, shard.name) == shard.sha256 if shard.sha256 else self._is_right(shard)
         if not right:
             raise EnvironmentFault(
                 f"{shard.name}: the disk does not give back what was written: its source is kept; check the disk"
