@@ -38,10 +38,11 @@ from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
+from csf_tool.running.hashing import Hashing
 from csf_tool.running.jobs import drops_cache
 from csf_tool.text import count
 from csf_tool.writing.fetch import bytes_to_fetch, fetched, room_to_fetch
-from csf_tool.writing.shard_writer import Hashing, write_parts
+from csf_tool.writing.shard_writer import write_parts
 
 HEADERS_UNKNOWN = (
     "unknown: converted from the Hugging Face layout, so the original shards cannot be restored bit for bit; "

@@ -28,12 +28,13 @@ from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.coders.decoder import Decoder
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
+from csf_tool.running.hashing import Hashing
 from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.text import count
 from csf_tool.writing.adopt import adopt
 from csf_tool.writing.consume import Consumer, require_consumable
 from csf_tool.writing.fetch import bytes_to_fetch, fetched, room_to_fetch
-from csf_tool.writing.shard_writer import Hashing, write_parts
+from csf_tool.writing.shard_writer import write_parts
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ LAYERS = [
     {"checkpoint", "gpu"},
     {"coders"},
     {"running"},
-    {"loading", "writing"},
-    {"compression", "verification"},
+    {"loading", "verification", "writing"},
+    {"compression"},
     {"bench", "compress", "convert", "expand", "identity", "inspection", "plan", "scale_bytes", "verify"},
     {"stats"},  # it carries what scale_bytes counted
     {"report"},

@@ -15,8 +15,9 @@ from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.compression.kept_streams import Kept, KeptStreams
 from csf_tool.compression.selection import csf_bytes
+from csf_tool.running.hashing import Hashing
 from csf_tool.writing.fetch import fetched
-from csf_tool.writing.shard_writer import Hashing, write_parts
+from csf_tool.writing.shard_writer import write_parts
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Running shards together: in threads, in copies of the process, or on a cluster."""
+"""Work on shards side by side: in threads, in copies of the process, or on a cluster."""

@@ -17,8 +17,8 @@ from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import FORMATS
 from csf_tool.coders.decoder import Decoded, Decoder
 from csf_tool.errors import CheckpointError
+from csf_tool.running.hashing import Hashing
 from csf_tool.verification.verdict import Checks
-from csf_tool.writing.shard_writer import Hashing
 
 _PROBE_BYTES = 4096
 

@@ -1,41 +1,16 @@
 """Writing one shard from parts: new bytes, and ranges of stored files that the kernel may copy."""
 
-import hashlib
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
 
 from csf_tool.checkpoint.dense import Range
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import NewFile
+from csf_tool.running.hashing import Hashing
 
 FORGET_BYTES = 64 << 20
 """How much is read and written between two hints to the page cache."""
 
 OnBytes = Callable[[int], None]
-
-
-class Hashing:
-    """SHA-256 of bytes as they pass, computed beside the reading of the next ones.
-
-    A piece must stay as it is until the next but one is given, as `RandomReader.chunks` keeps it.
-    """
-
-    def __init__(self) -> None:
-        self._hasher = hashlib.sha256()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="csf-tool-hash")
-        self._last = self._thread.submit(lambda: None)
-
-    def update(self, data: memoryview) -> None:
-        """Take in the next bytes."""
-        self._last.result()
-        self._last = self._thread.submit(self._hasher.update, data)
-
-    def hexdigest(self) -> str:
-        """The digest of all bytes given; nothing can follow."""
-        wait_for([self._last])
-        self._thread.shutdown()
-        return self._hasher.hexdigest()
 
 
 def write_parts(
