@@ -49,7 +49,7 @@ from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
 from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.writing.fetch import bytes_to_fetch, room_to_fetch
-from csf_tool.writing.shard_writer import FORGET_BYTES
+from csf_tool.writing.shard_writer import dropping_cache
 
 T = TypeVar("T")
 
@@ -306,18 +306,15 @@ class _Compression:
         self._run(dense_shards(written), self._rebuild_shard)
 
     def _rebuild_shard(self, shard: DenseShard) -> None:
-        hasher, since = hashlib.sha256(), 0
-        with Readers() as readers:
+        hasher = hashlib.sha256()
+        with (
+            Readers() as readers,
+            dropping_cache(self._options.drop_cache, self._progress.advance, readers) as advance,
+        ):
             decoded = self._decoder.decode(readers.streams(p).require_decodable() for p in shard.planes)
             for piece in shard_bytes(shard, readers, (d.scales for d in decoded)):
                 hasher.update(piece)
-                self._progress.advance(len(piece))
-                since += len(piece)
-                if self._options.drop_cache and since >= FORGET_BYTES:
-                    readers.forget()
-                    since = 0
-            if self._options.drop_cache:
-                readers.forget()
+                advance(len(piece))
         if hasher.hexdigest() != shard.sha256:
             raise CheckpointError(f"{shard.name}: what was written does not give back the original shard")
 
