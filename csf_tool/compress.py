@@ -30,7 +30,7 @@ from csf_tool.checkpoint.dense import DenseShard, dense_shards, shard_bytes
 from csf_tool.checkpoint.files import load_json, read_document
 from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import sha256_of
-from csf_tool.checkpoint.index import INDEX_NAME
+from csf_tool.checkpoint.index import INDEX_NAME, index_document
 from csf_tool.checkpoint.journal import Journal, Run
 from csf_tool.checkpoint.layouts import open_container
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout
@@ -252,11 +252,7 @@ class _Compression:
             fmt = chosen.get(name)
             stored = [name + fmt.fixed_suffix, name + fmt.exceptions_suffix] if fmt else [name]
             weight_map |= dict.fromkeys(stored, shard)
-        document: dict[str, Any] = dict(index.document) if index else {}
-        metadata = document.get("metadata")
-        total = sum(shard.payload_bytes for shard in self._shards)
-        document["metadata"] = {**(metadata if isinstance(metadata, dict) else {}), "total_size": total}
-        document["weight_map"] = weight_map
+        document = index_document(index, weight_map, sum(shard.payload_bytes for shard in self._shards))
         name = index.name if index else INDEX_NAME
         return [SideFile(name, self._checkpoint.root / name, render_json(document))]
 

@@ -27,7 +27,7 @@ from csf_tool.checkpoint.files import load_json, read_document
 from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import sha256_of
 from csf_tool.checkpoint.headers import render_header
-from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
+from csf_tool.checkpoint.index import INDEX_NAME, find_index, index_document, read_index
 from csf_tool.checkpoint.journal import Journal, Record, Run
 from csf_tool.checkpoint.model import Checkpoint, Layout, Shard
 from csf_tool.checkpoint.names import module_of
@@ -194,13 +194,7 @@ class _Conversion:
                 weight_map[stored] = placed[stored]
         if index is None:
             weight_map = dict(sorted(placed.items()))
-        metadata = index.document.get("metadata") if index else None
-        total = sum(t.nbytes for shard in shards for t in shard.source.header)
-        document = {
-            **(index.document if index else {}),
-            "metadata": {**(metadata if isinstance(metadata, dict) else {}), "total_size": total},
-            "weight_map": weight_map,
-        }
+        document = index_document(index, weight_map, sum(shard.source.header.nbytes for shard in shards))
         return SideFile(name or INDEX_NAME, root / (name or INDEX_NAME), render_json(document))
 
     def _to_container(self) -> None:

@@ -115,3 +115,11 @@ def read_index(root: Path, name: str) -> Index:
     index = Index(root, name)
     index.document  # noqa: B018 (read now, so that it is refused here)
     return index
+
+
+def index_document(index: Index | None, weight_map: dict[str, str], total_size: int) -> dict[str, Any]:
+    """What an index with this map says; whatever else `index` says stays as it is."""
+    said = index.document if index else {}
+    metadata = said.get("metadata")
+    kept = metadata if isinstance(metadata, dict) else {}
+    return {**said, "metadata": {**kept, "total_size": total_size}, MAP_KEY: weight_map}
