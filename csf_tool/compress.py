@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -167,7 +167,7 @@ class _Compression:
         fmt = main_format(planes)
         if self._layout is Layout.HF and not fmt.has_hf_readers:
             raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout; use --to container")
-        modules = self._modules() if self._layout is Layout.HF else None
+        modules = self._modules if self._layout is Layout.HF else None
         selection = select(planes, self._options.rules, modules, self._count_exceptions, self._checkpoint.doubtful)
         if not selection.chosen:
             first = selection.left[0]
@@ -177,14 +177,18 @@ class _Compression:
             )
         return selection
 
+    @cached_property
     def _modules(self) -> dict[str, str]:
         """The module of every plane that a mark would stand for: its recipe's, or its group of experts."""
-        known = {recipe.module for config in self._configs.values() for recipe in recipes(config)}
+        known = self._recipe_modules()
         modules = {}
         for plane in self._checkpoint.dense_planes:
             module = module_of(plane.name)
             modules[plane.name] = covering_recipe(module, known) or expert_group_of(plane.name) or module
         return modules
+
+    def _recipe_modules(self) -> set[str]:
+        return {recipe.module for config in self._configs.values() for recipe in recipes(config)}
 
     def _count_exceptions(self, planes: list[DensePlane]) -> dict[str, int]:
         self._progress.start("measure", sum(plane.dense_bytes for plane in planes))
@@ -224,13 +228,12 @@ class _Compression:
         ]
 
     def _write_hf(self) -> None:
-        marked = {self._modules()[plane.name] for plane in self._selection.chosen}
+        marked = {self._modules[plane.name] for plane in self._selection.chosen}
         configs = [
             SideFile(f.name, f.path, mark_encoding(read_document(f.path, f.name), f.name, marked))
             for f in config_files(self._checkpoint)
         ]
-        known = {recipe.module for config in self._configs.values() for recipe in recipes(config)}
-        if unmarked := sorted(marked - known):
+        if unmarked := sorted(marked - self._recipe_modules()):
             self.result.notes.append(
                 f"no recipe in {' or '.join(CONFIG_FILES)} for {unmarked[0]} (of {len(unmarked)} modules): "
                 "readers that go by recipes will not find its CSF planes"
@@ -333,20 +336,16 @@ class _Compression:
         self._progress.start("compress", total - done + rebuilt + to_fetch)
 
     def _write_shards(self) -> None:
-        with_receipt = self._layout is Layout.CONTAINER
-        job = partial(
-            CsfShardJob,
-            destination=self._folder,
-            journal=self._journal,
-            streams=self._streams,
-            with_receipt=with_receipt,
-            drop_cache=self._options.drop_cache,
-        )
         left = [shard for shard in self._shards if not self._journal.finished(shard.name)]
         for shard in left:
             self._journal.forget_damaged(shard.name)
-        self._run([job(shard) for shard in left], lambda job: write_csf_shard(job, self._progress.advance))
+        self._run(left, self._write_shard)
         self.result.shards = [shard.name for shard in self._shards]
+
+    def _write_shard(self, shard: CsfShard) -> None:
+        with_receipt, drop_cache = self._layout is Layout.CONTAINER, self._options.drop_cache
+        job = CsfShardJob(shard, self._folder, self._journal, self._streams, with_receipt, drop_cache)
+        write_csf_shard(job, self._progress.advance)
 
     def _write_side_files(self, files: list[SideFile], prefix: str = "") -> None:
         for file in files:
