@@ -3,11 +3,8 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
-import numpy as np
-
-from csf_tool.checkpoint.compare import DenseReader, TensorComparison, adjacent, mismatch, same_bytes
+from csf_tool.checkpoint.compare import DenseReader, adjacent, mismatch, same_bytes
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.dense import DenseShard, DenseTensor
 from csf_tool.checkpoint.files import CHUNK_BYTES
@@ -17,18 +14,18 @@ from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import FORMATS
 from csf_tool.coders.decoder import Decoded, Decoder
 from csf_tool.errors import CheckpointError
-from csf_tool.running.hashing import Hashing
+from csf_tool.verification.observers import (
+    PROBE_BYTES,
+    Comparison,
+    Observer,
+    RebuiltHash,
+    StoredHash,
+    ZeroWatch,
+    is_zero,
+)
 from csf_tool.verification.verdict import Checks
 
-_PROBE_BYTES = 4096
-
 _LOOKS_SO = "a failed download can look so"
-
-
-class _Observer(Protocol):
-    """Sees the dense bytes of a tensor or a shard pass by, in order."""
-
-    def update(self, data: memoryview, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,8 @@ class ShardCheck:
         self._readers = Readers()
         self._pieces = _Pieces(self._readers)
         self._reference = DenseReader()
-        self._rebuilt = _Rebuilt(shard)
-        self._stored = _StoredHash(shard, scope.stored_hashes)
+        self._rebuilt = RebuiltHash(shard)
+        self._stored = StoredHash(shard, scope.stored_hashes)
         self.found = ShardFindings()
 
     def run(self) -> ShardFindings:
@@ -73,9 +70,9 @@ class ShardCheck:
             self._stored.begin(self._readers)
             decoded = _InOrder(self._scope.decoder.decode(self._good_streams()))
             for group in adjacent(self._shard.tensors, self._scope.theirs):
-                if len(group) == 1 or not self._is_right(group):
+                if len(group) == 1 or not self._take_together(group):
                     for tensor in group:
-                        self._tensor(tensor, decoded)
+                        self._check_tensor(tensor, decoded)
             if self._scope.drop_cache:
                 self._readers.forget()
                 self._reference.forget()
@@ -115,7 +112,7 @@ class ShardCheck:
             if all(fault.decodable for fault in faults):
                 yield streams
 
-    def _is_right(self, group: list[DenseTensor]) -> bool:
+    def _take_together(self, group: list[DenseTensor]) -> bool:
         """Take in several stored tensors that lie side by side at once, if there is nothing to say of any of them.
 
         Three quarters of a checkpoint's tensors are scalars: one by one they cost more than the weights.
@@ -135,7 +132,7 @@ class ShardCheck:
                 return False
         except CheckpointError:
             return False  # one by one, each gets its own message
-        if any(len(t.shape) > 1 and _is_zero(_part(data, t, begin)) for t in group):
+        if any(len(t.shape) > 1 and is_zero(_part(data, t, begin)) for t in group):
             return False
         self._stored.pass_by(first.shard, begin, data)
         self._pass_by(data, self._rebuilt)
@@ -143,12 +140,12 @@ class ShardCheck:
         self.found.reference.checked += len(group) if theirs else 0
         return True
 
-    def _tensor(self, tensor: DenseTensor, decoded: "_InOrder") -> None:
+    def _check_tensor(self, tensor: DenseTensor, decoded: "_InOrder") -> None:
         try:
             if isinstance(tensor.source, Plane):
-                self._plane(tensor, decoded.take(tensor.source))
+                self._check_plane(tensor, decoded.take(tensor.source))
             else:
-                self._stored_tensor(tensor, tensor.source)
+                self._check_stored_tensor(tensor, tensor.source)
         except CheckpointError as error:
             self._lack(tensor)
             self.found.structure.fail(tensor.stored_in, tensor.name, str(error))
@@ -158,7 +155,7 @@ class ShardCheck:
         self._rebuilt.lack(tensor.name)
         self.found.uncompared += tensor.name in self._scope.theirs
 
-    def _plane(self, tensor: DenseTensor, decoded: Decoded | None) -> None:
+    def _check_plane(self, tensor: DenseTensor, decoded: Decoded | None) -> None:
         if decoded is None:
             self._lack(tensor)
             self.found.decode.fail(tensor.stored_in, tensor.name, "not decoded: its streams are broken")
@@ -166,16 +163,16 @@ class ShardCheck:
         self.found.decode.checked += 1
         self._stored.pass_streams(decoded.streams)
         data = decoded.scales.data.cast("B")
-        zero, comparison = _ZeroWatch(), self._comparison(tensor)
+        zero, comparison = ZeroWatch(), self._comparison(tensor)
         self._pass_by(data, zero, self._rebuilt, *comparison)
         self._report_zero(tensor, zero)
-        if not zero.only_zeros and _is_zero(decoded.streams.fixed.data.cast("B")):
+        if not zero.only_zeros and is_zero(decoded.streams.fixed.data.cast("B")):
             text = f"its fixed stream is entirely zero, its exceptions are not: {_LOOKS_SO}"
             self.found.streams.warn(tensor.stored_in, tensor.name, text)
         self._report_difference(tensor, comparison)
-        self._plane_hash(tensor, data)
+        self._check_source_hash(tensor, data)
 
-    def _plane_hash(self, tensor: DenseTensor, data: memoryview) -> None:
+    def _check_source_hash(self, tensor: DenseTensor, data: memoryview) -> None:
         receipt = self._scope.receipts.get(tensor.name)
         if receipt is None:
             return
@@ -185,12 +182,12 @@ class ShardCheck:
             text = f"decodes to SHA-256 {found}, the source's is {receipt.source_sha256}"
             self.found.source.fail(tensor.stored_in, tensor.name, text)
 
-    def _stored_tensor(self, tensor: DenseTensor, located: Located) -> None:
+    def _check_stored_tensor(self, tensor: DenseTensor, located: Located) -> None:
         if _is_hidden(located):
             self._lack(tensor)  # named under structure
             return
         begin, end = located.tensor.begin, located.tensor.end
-        zero, comparison = _ZeroWatch(), self._comparison(tensor)
+        zero, comparison = ZeroWatch(), self._comparison(tensor)
         if self._rebuilt.wanted or self._stored.wanted or comparison:
             for at in range(begin, end, CHUNK_BYTES):
                 piece = self._pieces.read(located.shard, at, min(at + CHUNK_BYTES, end))
@@ -199,7 +196,7 @@ class ShardCheck:
                 self._pieces.turn()
         else:
             reader = self._readers[located.shard]
-            probe = min(begin + _PROBE_BYTES, end)
+            probe = min(begin + PROBE_BYTES, end)
             zero.update(memoryview(reader.read(begin, probe)))
             for piece in reader.chunks(probe, end) if zero.only_zeros else ():
                 zero.update(piece)
@@ -207,17 +204,17 @@ class ShardCheck:
         if len(tensor.shape) > 1:  # a bias or a scalar may well be zero
             self._report_zero(tensor, zero)
 
-    def _pass_by(self, piece: memoryview, *observers: _Observer) -> None:
+    def _pass_by(self, piece: memoryview, *observers: Observer) -> None:
         for observer in observers:
             observer.update(piece)
         self._on_bytes(len(piece))
 
-    def _report_zero(self, tensor: DenseTensor, zero: "_ZeroWatch") -> None:
+    def _report_zero(self, tensor: DenseTensor, zero: ZeroWatch) -> None:
         if zero.only_zeros and tensor.nbytes:
             what = "scale plane" if tensor.name.endswith(SCALE_SUFFIXES) else "weight tensor"
             self.found.streams.warn(tensor.stored_in, tensor.name, f"{what} is entirely zero: {_LOOKS_SO}")
 
-    def _comparison(self, tensor: DenseTensor) -> list["_Comparison"]:
+    def _comparison(self, tensor: DenseTensor) -> list[Comparison]:
         """The comparison with the reference's tensor of the same name; none where it cannot be made."""
         theirs = self._scope.theirs.get(tensor.name)
         if theirs is None:
@@ -231,9 +228,9 @@ class ShardCheck:
             text = f"dtype is {tensor.dtype}, the reference has {theirs.dtype}"
             interchangeable = any({tensor.dtype, theirs.dtype} <= set(fmt.dense_dtypes) for fmt in FORMATS)
             (check.warn if interchangeable else check.fail)(tensor.stored_in, tensor.name, text)
-        return [_Comparison(tensor, theirs, self._reference)]
+        return [Comparison(tensor, theirs, self._reference)]
 
-    def _report_difference(self, tensor: DenseTensor, comparisons: list["_Comparison"]) -> None:
+    def _report_difference(self, tensor: DenseTensor, comparisons: list[Comparison]) -> None:
         for comparison in comparisons:
             if problem := comparison.problem():
                 self.found.reference.fail(tensor.stored_in, tensor.name, problem)
@@ -272,111 +269,9 @@ class _InOrder:
         return found
 
 
-class _Rebuilt:
-    """Hashes the bytes of a dense shard as they pass, when the original's hash is known."""
-
-    def __init__(self, shard: DenseShard) -> None:
-        self._expected = shard.sha256
-        self._hashing = Hashing() if shard.sha256 else None
-        self._lacking: list[str] = []
-        self.update(memoryview(shard.header))
-
-    @property
-    def wanted(self) -> bool:
-        """Whether the bytes still matter."""
-        return self._expected is not None and not self._lacking
-
-    def lack(self, name: str) -> None:
-        """Note that the bytes of a tensor cannot be had."""
-        self._lacking.append(name)
-
-    def update(self, data: memoryview) -> None:
-        """Take in the next bytes."""
-        if self._hashing and not self._lacking:
-            self._hashing.update(data)
-
-    def problem(self) -> str | None:
-        """Why the shard is not the original."""
-        if self._hashing is None:
-            return None
-        found = self._hashing.hexdigest()
-        if self._lacking:
-            more = f" and {len(self._lacking) - 1} more" if len(self._lacking) > 1 else ""
-            return f"cannot be rebuilt: {self._lacking[0]}{more} cannot be read or decoded"
-        return None if found == self._expected else f"rebuilt SHA-256 is {found}, the source's is {self._expected}"
-
-
-class _StoredHash:
-    """Hashes a stored shard as its bytes pass, so that it is read once; gives up when they pass in another order."""
-
-    def __init__(self, shard: DenseShard, stored_hashes: set[str]) -> None:
-        names = {tensor.stored_in for tensor in shard.tensors}
-        self._name = names.pop() if len(names) == 1 else ""
-        self._hashing = Hashing() if self._name in stored_hashes else None
-        self._source: Shard | None = next((_home(t) for t in shard.tensors), None) if self._hashing else None
-        self._at = 0
-
-    @property
-    def wanted(self) -> bool:
-        """Whether the bytes still matter."""
-        return self._hashing is not None and self._at >= 0
-
-    def begin(self, readers: Readers) -> None:
-        """Take in the stored header."""
-        if self._source:
-            header = readers[self._source].read(0, self._source.header.data_start)
-            self.pass_by(self._source, 0, memoryview(header))
-
-    def pass_by(self, shard: Shard, begin: int, data: memoryview) -> None:
-        """See stored bytes from offset `begin` on."""
-        if self._hashing is None or self._at < 0:
-            return
-        if shard is not self._source or begin != self._at:
-            self._at = -1
-            return
-        self._hashing.update(data)
-        self._at += len(data)
-
-    def pass_streams(self, streams: PlaneStreams) -> None:
-        """See the two streams of a plane, whichever comes first in the file."""
-        plane = streams.plane
-        stored = [(plane.fixed, streams.fixed.data), (plane.exceptions, streams.exceptions.data)]
-        for located, data in sorted(stored, key=lambda entry: entry[0].tensor.begin):
-            self.pass_by(located.shard, located.tensor.begin, data.cast("B"))
-
-    def digest(self) -> dict[str, str]:
-        """The stored shard's name and hash, or nothing when not all of its bytes have passed in order."""
-        if self._hashing is None:
-            return {}
-        found = self._hashing.hexdigest()
-        complete = self._source is not None and self._at == self._source.size
-        return {self._name: found} if complete else {}
-
-
 def _is_hidden(source: Located | Plane) -> bool:
     """Whether a stored tensor's bytes are others' as well, or past the end of its file."""
     return isinstance(source, Located) and source.tensor.name in source.shard.header.unreadable
-
-
-def _home(tensor: DenseTensor) -> Shard:
-    return (tensor.source.fixed if isinstance(tensor.source, Plane) else tensor.source).shard
-
-
-class _ZeroWatch:
-    """Sees whether all bytes are zero."""
-
-    def __init__(self) -> None:
-        self.only_zeros = True
-
-    def update(self, data: memoryview) -> None:
-        """Look at the next bytes, until one is not zero."""
-        if self.only_zeros:
-            self.only_zeros = _is_zero(data)
-
-
-def _is_zero(data: memoryview) -> bool:
-    """Whether all bytes are zero; the first few nearly always tell."""
-    return not np.frombuffer(data[:_PROBE_BYTES], np.uint8).any() and not np.frombuffer(data, np.uint8).any()
 
 
 def _part(data: memoryview, tensor: DenseTensor, begin: int) -> memoryview:
@@ -384,30 +279,3 @@ def _part(data: memoryview, tensor: DenseTensor, begin: int) -> memoryview:
     assert isinstance(tensor.source, Located)
     stored = tensor.source.tensor
     return data[stored.begin - begin : stored.end - begin]
-
-
-class _Comparison:
-    """Compares a tensor's bytes, as they pass, with the reference's."""
-
-    def __init__(self, ours: DenseTensor, theirs: DenseTensor, reader: DenseReader) -> None:
-        self._theirs = theirs
-        self._reader = reader
-        self._comparison = TensorComparison(ours)
-        self._at = 0
-        self._unreadable: str | None = None
-
-    def update(self, data: memoryview) -> None:
-        """Compare the next bytes."""
-        try:
-            for at in range(0, len(data) if self._unreadable is None else 0, CHUNK_BYTES):
-                piece = data[at : at + CHUNK_BYTES]
-                theirs = self._reader.read(self._theirs, self._at + at, self._at + at + len(piece))
-                self._comparison.update(piece, theirs)
-        except CheckpointError as error:
-            self._unreadable = f"the reference cannot be read: {error}"
-        self._at += len(data)
-
-    def problem(self) -> str | None:
-        """What differs, once all bytes have passed."""
-        difference = self._comparison.result()
-        return self._unreadable or (str(difference) if difference else None)
