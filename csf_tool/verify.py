@@ -11,13 +11,9 @@ from fnmatch import fnmatchcase
 from csf_tool.checkpoint.background import can_be_copied
 from csf_tool.checkpoint.compare import mismatch
 from csf_tool.checkpoint.dense import DenseShard, dense_tensors, original_shard, own_shards, require_new
-from csf_tool.checkpoint.files import is_file
 from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.hashes import (
     PublishedHash,
-    damaged_evidence,
-    download_commits,
-    hash_file,
     hash_list,
     known_origin,
     published_hashes,
@@ -32,6 +28,7 @@ from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, 
 from csf_tool.text import count
 from csf_tool.verification.shard_check import Scope, ShardCheck, ShardFindings
 from csf_tool.verification.side_check import MODEL_SUFFIXES, check_side_files, compare_formats, compare_side_files
+from csf_tool.verification.stored_check import check_stored
 from csf_tool.verification.verdict import Verified
 
 
@@ -117,18 +114,18 @@ class _Verification:
 
     def run(self) -> Verified:
         """Go through everything once."""
-        self._structure()
+        self._check_structure()
         if self._options.quick:
-            self._sizes()
+            self._check_sizes()
             return self.result
         shards = self._dense_shards()
-        published = self._published()
+        published = self._published_hashes()
         self._progress.start("verify", self._bytes_to_read(shards, published))
         self._check_shards(shards, published)
-        self._stored(published)
-        self._source()
-        self._reference()
-        self._planes()
+        self._check_stored(published)
+        self._conclude_source()
+        self._conclude_reference()
+        self._note_planes()
         if self._options.save_hashes and self.result.ok:
             self.result.hashes = hash_list(self._checkpoint, self._options.save_hashes, self._stored_digests)
         return self.result
@@ -144,19 +141,19 @@ class _Verification:
             names |= {plane.name for side in (checkpoint, against) for plane in side.dense_planes}
         return names
 
-    def _structure(self) -> None:
+    def _check_structure(self) -> None:
         check = self.result.structure
         problems = self._checkpoint.problems + check_side_files(self._checkpoint)
         check.failures, check.warnings = errors(problems), warnings(problems)
         check.checked = sum(len(shard.header) for shard in self._checkpoint.shards)
         check.note = f"headers, sizes, pairs, geometry and names of {count(len(self._checkpoint.shards), 'shard')}"
 
-    def _sizes(self) -> None:
+    def _check_sizes(self) -> None:
         """Compare nothing but presence and sizes with the list."""
         for check in (self.result.streams, self.result.decode, self.result.source, self.result.reference):
-            check.skipped, check.note = True, "not looked at: --quick reads no data"
+            check.skip("not looked at: --quick reads no data")
         check, listed = self.result.stored, self._options.listed
-        check.skipped, check.note = True, "--quick reads no data"
+        check.skip("--quick reads no data")
         if listed is None:
             return
         for file in listed.digests:
@@ -169,7 +166,7 @@ class _Verification:
         what = "sizes" if listed.sizes else "presence, for it gives no sizes,"
         check.note = f"{what} of {count(check.checked, 'file')} by {listed.name}; --quick reads no data"
 
-    def _published(self) -> list[PublishedHash]:
+    def _published_hashes(self) -> list[PublishedHash]:
         """The hashes to compare with: all that there are, or those of the chosen shards."""
         listed = self._options.listed
         found = published_hashes(self._checkpoint)
@@ -227,7 +224,7 @@ class _Verification:
         with local_executor(jobs or 1) as pool:
             run_jobs(range(tasks), lambda task: work(task, advance), done, pool, self._progress.stop)
 
-    def _add(self, findings: "ShardFindings") -> None:
+    def _add(self, findings: ShardFindings) -> None:
         for mine, theirs in zip(self.result.checks, findings.checks, strict=True):
             mine.add(theirs)
         self._hashed_planes += findings.hashed_planes
@@ -235,101 +232,48 @@ class _Verification:
         self._uncompared += findings.uncompared
         self._stored_digests |= findings.stored_digest
 
-    def _planes(self) -> None:
+    def _note_planes(self) -> None:
         self.result.streams.note = "bases, positions, padding; zero planes and weights"
         self.result.decode.note = f"on {self._decoder.device}"
         if not self._checkpoint.planes:
-            self.result.decode.skipped, self.result.decode.note = True, "no CSF planes"
+            self.result.decode.skip("no CSF planes")
 
-    def _stored(self, published: list[PublishedHash]) -> None:
-        """Compare the hash of every file for which somebody published one."""
-        check = self.result.stored
-        by_file: dict[str, list[PublishedHash]] = {}
-        for entry in published:
-            if not self._is_far(entry.file):
-                by_file.setdefault(entry.file, []).append(entry)
-        for file, entries in by_file.items():
-            self._stored_file(file, entries)
-        check.checked = len(by_file)
-        damaged = damaged_evidence(self._checkpoint)
-        check.failures += errors(damaged)
-        check.warnings += warnings(damaged)
-        if len(commits := download_commits(self._checkpoint)) > 1:
-            said = "; ".join(f"{commit[:12]}: {count(len(files), 'file')}" for commit, files in commits.items())
-            check.warn("", "", f"the files come from different revisions ({said})")
+    def _check_stored(self, published: list[PublishedHash]) -> None:
         shards = [shard.name for shard in self._shards] + ([] if self._options.only else self._checkpoint.lacking)
-        bare = [name for name in shards if name not in by_file]
-        if far := [name for name in bare if self._is_far(name)]:
-            check.skipped = True
-            check.note = f"{count(len(far), 'shard')} not fetched whole, as {far[0]} (--all-tensors does)"
-        elif bare:
-            check.skipped = True
-            check.note = f"no published hash for {count(len(bare), 'shard')}, as {bare[0]}"
-        else:
-            check.note = f"{count(len(by_file), 'file')} by {', '.join(dict.fromkeys(e.evidence for e in published))}"
+        check_stored(self.result.stored, self._checkpoint, published, self._stored_digests, shards)
 
-    def _is_far(self, file: str) -> bool:
-        """Whether a file is on the Hub, and has not been read whole."""
-        hub = self._checkpoint.hub
-        return bool(hub and file in hub.files) and not (
-            file in self._stored_digests or (self._checkpoint.root / file).is_file()
-        )
-
-    def _stored_file(self, file: str, entries: list[PublishedHash]) -> None:
-        check = self.result.stored
-        path = self._checkpoint.root / file
-        if file not in self._stored_digests and not is_file(path):
-            check.fail(file, "", f"is not there; its hash is known ({entries[0].evidence})")
-            return
-        found = {"sha256": self._stored_digests[file]} if file in self._stored_digests else {}
-        wanted = {entry.algorithm for entry in entries} - found.keys()
-        try:
-            found |= hash_file(path, file, wanted, lambda _: None) if wanted else {}
-        except CheckpointError as error:
-            check.fail(file, "", str(error))
-            return
-        for entry in entries:
-            if found[entry.algorithm] != entry.digest:
-                text = f"{entry.algorithm} is {found[entry.algorithm]}, {entry.evidence} says {entry.digest}"
-                check.fail(file, "", text)
-
-    def _source(self) -> None:
+    def _conclude_source(self) -> None:
         check = self.result.source
         container = self._checkpoint.container
         check.checked = self._hashed_planes + self._rebuilt_shards
         evidence = f"source_sha256 of {count(self._hashed_planes, 'plane')} and of {self._rebuilt_shards} rebuilt"
         check.note = f"{evidence} {'shard' if self._rebuilt_shards == 1 else 'shards'}"
         if container is None:
-            check.skipped, check.note = True, "no source hashes"
+            check.skip("no source hashes")
         elif not container.receipts:
-            check.skipped, check.note = True, "no receipts, so no source hashes"
+            check.skip("no receipts, so no source hashes")
         else:
             shards = len(self._shards) if self._options.only else len(container.rows)
             planes = self._chosen_planes()
             if self._fetched is not None and self._hashed_planes == planes:
                 check.note = f"source_sha256 of {count(planes, 'plane')}; no other tensor was fetched"
             elif self._rebuilt_shards < shards or self._hashed_planes < planes:
-                check.skipped = True
-                check.note += f", of {planes} and {shards}"
+                check.skip(f"{check.note}, of {planes} and {shards}")
 
     def _chosen_planes(self) -> int:
         """Planes whose source bytes are to be proved: of all shards, also those that only receipts speak of."""
         planes = {plane.name for plane in self._checkpoint.planes if plane.fixed.shard.name in self._names}
         return len(planes if self._options.only else self._receipts.keys() | planes)
 
-    def _reference(self) -> None:
+    def _conclude_reference(self) -> None:
         """Names that only one side has, the files beside the shards, and faults of the reference itself."""
         check = self.result.reference
         if self._against is None:
-            check.skipped, check.note = True, "no reference given (--against)"
+            check.skip("no reference given (--against)")
             return
         for problem in errors(self._against.problems):
             check.fail(problem.file, problem.tensor, f"in the reference: {problem.problem}")
-        for name in self._tensors.keys() - self._theirs.keys():
-            if self._tensors[name].stored_in in self._names:
-                check.fail(self._tensors[name].stored_in, name, "the reference does not have it")
-        for name in self._theirs.keys() - self._tensors.keys() if not self._options.only else ():
-            check.fail("", name, f"missing; the reference has it in {self._theirs[name].stored_in}")
+        self._names_against()
         files = 0
         if not self._options.tensors_only:
             check.failures += compare_formats(self._checkpoint, self._against)
@@ -346,8 +290,16 @@ class _Verification:
             )
         check.failures.sort(key=lambda problem: (problem.file, problem.tensor))
         if self._uncompared:
-            check.skipped = True
-            check.note += f", but for {count(self._uncompared, 'tensor')} that cannot be read or decoded"
+            check.skip(f"{check.note}, but for {count(self._uncompared, 'tensor')} that cannot be read or decoded")
+
+    def _names_against(self) -> None:
+        """The tensors that only one side has."""
+        check = self.result.reference
+        for name in self._tensors.keys() - self._theirs.keys():
+            if self._tensors[name].stored_in in self._names:
+                check.fail(self._tensors[name].stored_in, name, "the reference does not have it")
+        for name in self._theirs.keys() - self._tensors.keys() if not self._options.only else ():
+            check.fail("", name, f"missing; the reference has it in {self._theirs[name].stored_in}")
 
     def _shapes_against(self, fetched: set[str]) -> None:
         """What headers say of the tensors that were not fetched."""

@@ -48,6 +48,10 @@ class Check:
         self.failures += other.failures
         self.warnings += other.warnings
 
+    def skip(self, why: str) -> None:
+        """Note that it was not done, or not of everything."""
+        self.skipped, self.note = True, why
+
     def fail(self, file: str, tensor: str, problem: str) -> None:
         """Note a fault."""
         self.failures.append(Problem(file, tensor, problem))
