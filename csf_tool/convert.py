@@ -252,18 +252,21 @@ class _Conversion:
         self._write_side_files(files)
 
     def _start(self, shards: list[_ShardCopy], files: list[SideFile]) -> None:
-        total = sum(shard.size for shard in shards) + sum(f.size for f in files)
-        sources = [shard.source for shard in shards]
+        there = Journal(self._folder.path)
+        left = [shard for shard in shards if not there.finished(shard.name)]
+        sources = [shard.source for shard in left]
+        beside = sum(f.size for f in files)
         if not self._options.ignore_space:
-            linked = sum(shard.size for shard in shards if self._options.link and shard.is_unchanged)
-            copied = [shard.name for shard in shards if not (self._options.link and shard.is_unchanged)]
-            room = room_to_fetch(sources, 1)
-            self._folder.require_space(total + room - linked - Journal(self._folder.path).bytes_there(copied))
+            copied = sum(shard.size for shard in left if not self._is_to_link(shard))
+            self._folder.require_space(copied + beside + room_to_fetch(sources, 1))
         wanted = {"to": self.result.target.value, "checkpoint_root": self._options.checkpoint_root}
         run = Run("convert", fingerprint(self._checkpoint), wanted | asdict(self._options.origin))
         self._journal = Journal.open(self._folder.path, run, alone=True)
-        self.result.bytes_written = total
-        self._progress.start("convert", total + bytes_to_fetch(sources))
+        self.result.bytes_written = beside
+        self._progress.start("convert", sum(shard.size for shard in left) + beside + bytes_to_fetch(sources))
+
+    def _is_to_link(self, shard: _ShardCopy) -> bool:
+        return self._options.link and shard.is_unchanged and not shard.source.remote
 
     def _write_shard(self, shard: _ShardCopy) -> str | None:
         """Link or copy a shard, unless an interrupted run has; its SHA-256 where a container needs it."""
@@ -273,11 +276,12 @@ class _Conversion:
             return done.sha256 or (sha256_of(self._folder.path / shard.name, shard.name) if is_container else None)
         self._journal.forget_damaged(shard.name)
         hashing = Hashing() if is_container else None
-        if self._options.link and shard.is_unchanged and not shard.source.remote:
+        if self._is_to_link(shard):
             record = Record(shard.size, sha256_of(shard.source.path, shard.source.name) if hashing else None)
             self._journal.finish(shard.name, record)
             if self._folder.link(shard.name, shard.source.path):
                 self.result.linked.append(shard.name)
+                self._progress.advance(shard.size)
                 return record.sha256
         with (
             fetched([shard.source], self._journal.fetch_folder(shard.name), self._progress.advance) as copies,
@@ -287,6 +291,7 @@ class _Conversion:
             write_parts(file, shard.parts(), readers, hashing, self._progress.advance, self._drop_cache)
             record = Record(shard.size, hashing.hexdigest() if hashing else None)
             file.on_complete = lambda: self._journal.finish(shard.name, record)
+        self.result.bytes_written += shard.size
         return record.sha256
 
     def _write_side_files(self, files: list[SideFile], prefix: str = "") -> None:

@@ -102,6 +102,26 @@ def test_unchanged_shards_are_linked(copied: Copied, tmp_path: Path) -> None:
     assert (source / "tensors" / FIRST).samefile(tmp_path / "out" / FIRST)
 
 
+@pytest.mark.parametrize("link", [True, False])
+def test_progress_adds_up_and_links_are_not_written_bytes(copied: Copied, tmp_path: Path, link: bool) -> None:
+    class Count:
+        total = done = 0
+
+        def start(self, what: str, total_bytes: int) -> None:
+            assert what == "convert"
+            self.total = total_bytes
+
+        def advance(self, nbytes: int) -> None:
+            self.done += nbytes
+
+    progress, options = Count(), Options(link=link)
+    source = open_checkpoint(copied("nvfp4-csf-container"))
+    done = convert(source, tmp_path / "out", Target.HF, options, progress)
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
+    assert progress.total == progress.done == sum(sizes.values())
+    assert done.bytes_written == sum(size for name, size in sizes.items() if name not in done.linked)
+
+
 def test_what_cannot_be_linked_is_copied_and_said(
     copied: Copied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
