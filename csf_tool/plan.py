@@ -6,7 +6,7 @@ exceptions do, and all stacks share one workspace, which holds the dense scales 
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 
 from csf_tool.checkpoint.model import Checkpoint, Plane
@@ -32,8 +32,13 @@ class Stack:
     cols: int
     compressed_bytes: int
     """Bytes of the prepared stack: streams, and the starts of its exceptions."""
-    divided: bool
-    """Whether it is divided among the GPUs; where the format does not allow it, each holds the whole stack."""
+    undivided: str | None = None
+    """Why it cannot be divided among the GPUs, so that each holds the whole stack."""
+
+    @property
+    def divided(self) -> bool:
+        """Whether it is divided among the GPUs."""
+        return self.undivided is None
 
     @property
     def dense_bytes(self) -> int:
@@ -58,8 +63,11 @@ class Plan:
     other_bytes: int
     """Bytes of all tensors but the stacks' scales and weights, divided evenly."""
     gpu_memory: int | None = None
-    undivided: list[str] = field(default_factory=list)
-    """What cannot be divided among the GPUs, and why."""
+
+    @property
+    def undivided(self) -> list[str]:
+        """What cannot be divided among the GPUs, and why."""
+        return sorted({stack.undivided for stack in self.stacks if stack.undivided})
 
     @property
     def dense_bytes(self) -> int:
@@ -110,8 +118,7 @@ def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: i
     """
     if not checkpoint.planes:
         raise UsageError(f"{checkpoint.label}: holds no CSF planes, so there is nothing to keep compressed")
-    undivided: list[str] = []
-    stacks = [_stack(planes, tp, undivided) for planes in _stacks_of(checkpoint.planes)]
+    stacks = [_stack(planes, tp) for planes in _stacks_of(checkpoint.planes)]
     if resident is not None and not 0 < resident <= len(stacks):
         raise UsageError(f"{checkpoint.label}: has {len(stacks)} stacks, {resident} cannot be resident")
     payload = sum(shard.header.nbytes for shard in checkpoint.shards)
@@ -124,7 +131,6 @@ def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: i
         resident=len(stacks) if resident is None else resident,
         other_bytes=-(-max(payload - own, 0) // tp),  # streams may lie in a folder without their weights
         gpu_memory=gpu_memory,
-        undivided=sorted(set(undivided)),
     )
 
 
@@ -145,12 +151,11 @@ def _running_order(group: tuple[str, str, CsfFormat, int, int]) -> tuple[object,
     return natural_key(module), role_of(kind) is Role.DOWN, kind, fmt.name, rows, cols
 
 
-def _stack(planes: list[Plane], tp: int, undivided: list[str]) -> Stack:
+def _stack(planes: list[Plane], tp: int) -> Stack:
     first = planes[0]
     projections = list(dict.fromkeys(projection_of(plane.name) for plane in planes))
     rows, cols, fault = share(first, tp)
-    if fault:
-        undivided.append(f"{' and '.join(projections)} {first.rows}x{first.cols}: {fault}")
+    name = " and ".join(projections)
     ranks = 1 if fault else tp
     exceptions: Counter[str] = Counter()  # of each expert, whose gate and up planes are decoded as one
     for plane in planes:
@@ -158,11 +163,11 @@ def _stack(planes: list[Plane], tp: int, undivided: list[str]) -> Stack:
     fused = rows * len(projections)
     return Stack(
         layer=layer_of(first.name),
-        projection=" and ".join(projections),
+        projection=name,
         format=first.fmt,
         experts=len(exceptions),
         rows=fused,
         cols=cols,
         compressed_bytes=prepared_bytes(first.fmt, fused, cols, [count // ranks for count in exceptions.values()]),
-        divided=ranks == tp,
+        undivided=f"{name} {first.rows}x{first.cols}: {fault}" if fault else None,
     )

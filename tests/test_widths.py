@@ -76,7 +76,7 @@ def test_stats_of_large_numbers() -> None:
 def test_plan_of_long_names_and_large_numbers(long_names: Path) -> None:
     require_whole(shown(plan_report(make_plan(open_checkpoint(long_names), gpu_memory=96 << 30))), "left of 96.00 GiB")
     stack = Stack(
-        "layers.0", "gate_projection_of_a_kind_and_another_projection", NVFP4, 999_999, 1 << 20, 4096, TERABYTES, True
+        "layers.0", "gate_projection_of_a_kind_and_another_projection", NVFP4, 999_999, 1 << 20, 4096, TERABYTES
     )
     plan = Plan("x", "", 1, [stack] * 2, 2, TERABYTES, gpu_memory=TERABYTES)
     require_whole(shown(plan_report(plan)), stack.projection, "999,999", "1048576x4096", "1023.00 TiB")

@@ -203,8 +203,7 @@ def _kind(plane: AnyPlane) -> str:
 
 
 def _require_divisible(plane: AnyPlane, tp_size: int) -> None:
-    fault = share(plane, tp_size)[2]
-    if fault:
+    if fault := share(plane, tp_size).fault:
         raise UsageError(
             f"tp_size {tp_size}: {_kind(plane)} planes of {projection_of(plane.name)} cannot be divided: {fault} "
             f"(whole slabs of 16 rows, {plane.fmt.column_multiple} columns); tp_size 1 loads the whole stack"

@@ -5,6 +5,8 @@ features: rows of the weight and of its scales ("column-parallel" where weights 
 one out of it, down, it has some of the input features: columns ("row-parallel"). So down alone is cut by columns.
 """
 
+from typing import NamedTuple
+
 from csf_tool.checkpoint.model import DensePlane, Plane
 from csf_tool.checkpoint.names import Role, projection_of, role_of
 
@@ -16,10 +18,18 @@ def is_cut_by_columns(plane: AnyPlane) -> bool:
     return role_of(projection_of(plane.name)) is Role.DOWN
 
 
-def share(plane: AnyPlane, tp: int) -> tuple[int, int, str | None]:
-    """Rows and columns of a plane on each of `tp` ranks, or those of the whole plane and why it cannot be divided."""
+class Share(NamedTuple):
+    """Rows and columns of a plane on each rank; those of the whole plane where a `fault` forbids to divide it."""
+
+    rows: int
+    cols: int
+    fault: str | None = None
+
+
+def share(plane: AnyPlane, tp: int) -> Share:
+    """What each of `tp` ranks has of a plane."""
     by_columns = is_cut_by_columns(plane)
     whole, noun = (plane.cols, "columns") if by_columns else (plane.rows, "rows")
     rows, cols = (plane.rows, whole // tp) if by_columns else (whole // tp, plane.cols)
     fault = f"{whole} {noun} by {tp}" if whole % tp else plane.fmt.geometry_fault(rows, cols)
-    return (plane.rows, plane.cols, fault) if fault else (rows, cols, None)
+    return Share(plane.rows, plane.cols, fault) if fault else Share(rows, cols)
