@@ -62,12 +62,11 @@ def _fetch(remote: "RemoteFile", path: Path, on_bytes: OnBytes) -> Path:
         if found == digest:
             return path
         path.unlink()
-        if (
-            not was_begun
-        ):  # a run that was killed can leave bytes that never reached the disk: once more, from the start
+        if not was_begun:
             raise CheckpointError(
                 f"{remote.file.name}: {algorithm} of what was fetched is {found}, the Hub lists {digest}"
             )
+        # A run that was killed can leave bytes that never reached the disk: once more, from the start.
 
 
 def _complete(remote: "RemoteFile", path: Path, on_bytes: OnBytes) -> tuple[str, bool]:
