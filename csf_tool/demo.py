@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.headers import render_header
+from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import NVFP4
+from csf_tool.codec.values import scale_values
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.coders.encoder import NumpyEncoder
 from csf_tool.compress import CompressOptions, compress
@@ -115,10 +118,8 @@ def _quantize(weight: NDArray[np.float32]) -> dict[str, Tensor]:
 
 
 def _e4m3_values() -> NDArray[np.float32]:
-    """The values of the E4M3 bytes 0x00 to 0x7E, which increase: 3 mantissa bits, exponent bias 7."""
-    code = np.arange(0x7F)
-    exponent, mantissa = code >> 3, code & 7
-    return np.where(exponent, (8 + mantissa) * 2.0 ** (exponent - 10), mantissa * 2.0**-9).astype(np.float32)
+    """The values of the E4M3 bytes 0x00 to 0x7E, which increase."""
+    return scale_values(NVFP4)[:0x7F].astype(np.float32)
 
 
 def _nearest(values: NDArray[np.float32], wanted: NDArray[np.float32]) -> NDArray[np.uint8]:
@@ -140,9 +141,9 @@ def _write(folder: Path, layers: list[dict[str, Tensor]]) -> None:
         destination.write(shard, header + b"".join(data for _, _, data in tensors.values()))
         weight_map |= dict.fromkeys(tensors, shard)
     total = sum(len(data) for tensors in layers for _, _, data in tensors.values())
-    destination.write("config.json", render_json(_config()))
+    destination.write(CONFIG_FILES[0], render_json(_config()))
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    destination.write("model.safetensors.index.json", render_json(index))
+    destination.write(INDEX_NAME, render_json(index))
 
 
 def _config() -> dict[str, object]:

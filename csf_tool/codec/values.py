@@ -1,4 +1,4 @@
-"""What scale bytes stand for, for people to read. Nothing that decodes, compares or writes uses this."""
+"""What scale bytes stand for, for people to read. Nothing that decodes or compares uses this."""
 
 import numpy as np
 from numpy.typing import NDArray
