@@ -32,30 +32,30 @@ class Place(NamedTuple):
 
 @dataclass
 class ByteCounts:
-    """How often each byte value occurs: `of[256]`."""
+    """How often each byte value occurs: `by_value[256]`."""
 
-    of: NDArray[np.int64]
+    by_value: NDArray[np.int64]
     fmt: CsfFormat
 
     @property
     def scales(self) -> int:
         """All scales."""
-        return int(self.of.sum())
+        return int(self.by_value.sum())
 
     @property
     def nan(self) -> int:
         """Scales that are not a number."""
-        return int(self.of[np.isnan(scale_values(self.fmt))].sum())
+        return int(self.by_value[np.isnan(scale_values(self.fmt))].sum())
 
     @property
     def negative(self) -> int:
         """Numbers with the sign bit set, -0 among them; none in a format without one."""
-        return int(self.of[np.signbit(scale_values(self.fmt))].sum())
+        return int(self.by_value[np.signbit(scale_values(self.fmt))].sum())
 
     @property
     def zero(self) -> int:
         """Bytes 0x00: the number 0 in E4M3, the smallest power of two in E8M0."""
-        return int(self.of[0])
+        return int(self.by_value[0])
 
 
 @dataclass
@@ -97,8 +97,8 @@ def count_scale_bytes(checkpoint: Checkpoint, decoder: Decoder, progress: Progre
     problems: list[Problem] = []
 
     def add(_: _ShardPlanes, counter: _Counter) -> None:
-        for place, of in counter.counts.items():
-            found[place] += of
+        for place, by_value in counter.counts.items():
+            found[place] += by_value
         problems.extend(counter.problems)
 
     with local_executor(jobs) as pool:

@@ -64,7 +64,7 @@ def _scale_bytes_json(found: "ScaleBytes") -> list[dict[str, Any]]:
             "nan": counts.nan,
             "negative": counts.negative,
             "zero": counts.zero,
-            "bytes": {f"0x{value:02x}": n for value, n in enumerate(counts.of.tolist()) if n},
+            "bytes": {f"0x{value:02x}": n for value, n in enumerate(counts.by_value.tolist()) if n},
         }
         for place, counts in found.counts.items()
     ]
