@@ -60,7 +60,7 @@ def csf_bytes(plane: DensePlane, exceptions: int) -> int:
     return plane.fmt.fixed_bytes(plane.rows, plane.cols) + exceptions * EXCEPTION_BYTES
 
 
-def growth(plane: DensePlane, exceptions: int) -> str | None:
+def _why_no_gain(plane: DensePlane, exceptions: int) -> str | None:
     """That CSF would not make the plane smaller, or None when it does."""
     nbytes = csf_bytes(plane, exceptions)
     if nbytes < plane.dense_bytes:
@@ -68,23 +68,23 @@ def growth(plane: DensePlane, exceptions: int) -> str | None:
     return f"CSF would take {nbytes} bytes, dense {plane.dense_bytes} (--keep-larger forces it)"
 
 
-def whole_modules(
+def _whole_modules(
     chosen: Sequence[DensePlane], left: Sequence[LeftDense], module_of_plane: Mapping[str, str]
 ) -> tuple[list[DensePlane], list[LeftDense]]:
     """Leave a module dense as a whole when one of its planes stays dense: readers look up a mark by module."""
     broken: dict[str, LeftDense] = {}
     for entry in left:
         broken.setdefault(module_of_plane[entry.plane.name], entry)
-    kept = [plane for plane in chosen if module_of_plane[plane.name] not in broken]
-    dropped = [plane for plane in chosen if module_of_plane[plane.name] in broken]
-    return kept, [
-        *left,
-        *(LeftDense(p, _because(broken[module_of_plane[p.name]], module_of_plane[p.name])) for p in dropped),
-    ]
-
-
-def _because(entry: LeftDense, module: str) -> str:
-    return f"{module} is left dense as a whole, for {entry.plane.name}: {entry.reason}"
+    kept: list[DensePlane] = []
+    dropped: list[LeftDense] = []
+    for plane in chosen:
+        module = module_of_plane[plane.name]
+        if (first := broken.get(module)) is None:
+            kept.append(plane)
+        else:
+            because = f"{module} is left dense as a whole, for {first.plane.name}: {first.reason}"
+            dropped.append(LeftDense(plane, because))
+    return kept, [*left, *dropped]
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,10 @@ def select(
     exceptions = count_exceptions(wanted)
     chosen = []
     for plane in wanted:
-        reason = None if rules.keep_larger else growth(plane, exceptions[plane.name])
-        if reason:
+        if not rules.keep_larger and (reason := _why_no_gain(plane, exceptions[plane.name])):
             left.append(LeftDense(plane, reason))
         else:
             chosen.append(plane)
     if module_of_plane is not None:
-        chosen, left = whole_modules(chosen, left, module_of_plane)
+        chosen, left = _whole_modules(chosen, left, module_of_plane)
     return Selection(fmt, exceptions, chosen, left)
