@@ -110,10 +110,7 @@ def compress(
     """
     _refuse(checkpoint)
     checkpoint.fetch_side_files()
-    folder = Destination(destination, checkpoint.root)
-    layout = options.layout or _default_layout(main_format(checkpoint.dense_planes))
-    with KeptStreams(folder, hashes=layout is Layout.CONTAINER) as streams:
-        return _Compression(checkpoint, folder, layout, options, encoder, decoder, progress, streams).run()
+    return _Compression(checkpoint, destination, options, encoder, decoder, progress).run()
 
 
 class _Compression:
@@ -122,45 +119,49 @@ class _Compression:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        folder: Destination,
-        layout: Layout,
+        destination: Path,
         options: CompressOptions,
         encoder: Encoder,
         decoder: Decoder,
         progress: Progress,
-        streams: KeptStreams,
     ) -> None:
         self._begun = time.monotonic()
-        self._checkpoint = checkpoint
-        self._folder, self._layout, self._options = folder, layout, options
+        self._checkpoint, self._options = checkpoint, options
         self._encoder, self._decoder, self._progress = encoder, decoder, SharedProgress(progress, checkpoint)
-        self._streams = streams
+        self._folder = Destination(destination, checkpoint.root)
+        self._layout = options.layout or _default_layout(main_format(checkpoint.dense_planes))
+        self._streams = KeptStreams(self._folder, hashes=self._layout is Layout.CONTAINER)
         self._configs = {f.name: load_json(f.path, f.name) for f in config_files(checkpoint)}
-        self._selection = self._select()
-        fmt = self._selection.fmt
-        self._sizes = {p.name: csf_bytes(p, self._selection.exceptions[p.name]) for p in self._selection.chosen}
-        self._shards = self._csf_shards()
-        self.result = Compressed(
-            source=checkpoint.label,
-            destination=str(folder.path),
+
+    def run(self) -> Compressed:
+        """Encode the scales, and write everything."""
+        with self._streams:
+            self._selection = self._select()
+            self._sizes = {p.name: csf_bytes(p, self._selection.exceptions[p.name]) for p in self._selection.chosen}
+            self._shards = self._csf_shards()
+            self.result = self._compressed()
+            if self._layout is Layout.HF:
+                self._write_hf()
+            else:
+                self._write_container()
+            self._journal.close()
+        self.result.seconds = time.monotonic() - self._begun
+        return self.result
+
+    def _compressed(self) -> Compressed:
+        """What is known of the result before anything is written."""
+        chosen = self._selection.chosen
+        return Compressed(
+            source=self._checkpoint.label,
+            destination=str(self._folder.path),
             layout=self._layout,
-            format=fmt,
-            device=encoder.device,
-            planes=len(self._selection.chosen),
-            dense_bytes=sum(plane.dense_bytes for plane in self._selection.chosen),
+            format=self._selection.fmt,
+            device=self._encoder.device,
+            planes=len(chosen),
+            dense_bytes=sum(plane.dense_bytes for plane in chosen),
             csf_bytes=sum(self._sizes.values()),
             left=self._selection.left,
         )
-
-    def run(self) -> Compressed:
-        """Write everything."""
-        if self._layout is Layout.HF:
-            self._write_hf()
-        else:
-            self._write_container()
-        self._journal.close()
-        self.result.seconds = time.monotonic() - self._begun
-        return self.result
 
     def _select(self) -> Selection:
         planes = self._checkpoint.dense_planes
@@ -168,7 +169,7 @@ class _Compression:
         if self._layout is Layout.HF and not fmt.has_hf_readers:
             raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout; use --to container")
         modules = self._modules if self._layout is Layout.HF else None
-        selection = select(planes, self._options.rules, modules, self._count_exceptions, self._checkpoint.doubtful)
+        selection = select(planes, self._options.rules, modules, self._encode_planes, self._checkpoint.doubtful)
         if not selection.chosen:
             first = selection.left[0]
             raise UsageError(
@@ -190,16 +191,17 @@ class _Compression:
     def _recipe_modules(self) -> set[str]:
         return {recipe.module for config in self._configs.values() for recipe in recipes(config)}
 
-    def _count_exceptions(self, planes: list[DensePlane]) -> dict[str, int]:
+    def _encode_planes(self, planes: list[DensePlane]) -> dict[str, int]:
+        """Encode planes, shard by shard, and keep their streams; how many exceptions each has."""
         self._progress.start("measure", sum(plane.dense_bytes for plane in planes))
         by_shard: dict[str, list[DensePlane]] = {}
         for plane in planes:
             by_shard.setdefault(plane.scale.shard.name, []).append(plane)
         counts: dict[str, int] = {}
-        self._run(list(by_shard.values()), lambda some: counts.update(self._count(some)))
+        self._run(list(by_shard.values()), lambda some: counts.update(self._encode_shard(some)))
         return counts
 
-    def _count(self, planes: list[DensePlane]) -> dict[str, int]:
+    def _encode_shard(self, planes: list[DensePlane]) -> dict[str, int]:
         counts = {}
         with Readers() as readers, readers.unchanged():
             readers.expect(plane.scale for plane in planes)
