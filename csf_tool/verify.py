@@ -26,7 +26,7 @@ from csf_tool.progress import Progress
 from csf_tool.running.copies import Work, run_in_copies
 from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs
 from csf_tool.text import count
-from csf_tool.verification.shard_check import Scope, ShardCheck, ShardFindings
+from csf_tool.verification.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
 from csf_tool.verification.side_check import MODEL_SUFFIXES, check_side_files, compare_formats, compare_side_files
 from csf_tool.verification.stored_check import check_stored
 from csf_tool.verification.verdict import Verified
@@ -305,11 +305,10 @@ class _Verification:
         """What headers say of the tensors that were not fetched."""
         for name in self._tensors.keys() & self._theirs.keys() - fetched:
             ours, theirs = self._tensors[name], self._theirs[name]
-            problem = mismatch(ours, theirs)
-            if problem is None and ours.dtype != theirs.dtype:
-                problem = f"dtype is {ours.dtype}, the reference has {theirs.dtype}"
-            if problem:
+            if problem := mismatch(ours, theirs):
                 self.result.reference.fail(ours.stored_in, name, problem)
+            else:
+                check_dtype(self.result.reference, ours, theirs)
 
 
 def _chosen(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:

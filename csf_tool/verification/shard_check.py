@@ -23,7 +23,7 @@ from csf_tool.verification.observers import (
     ZeroWatch,
     is_zero,
 )
-from csf_tool.verification.verdict import Checks
+from csf_tool.verification.verdict import Check, Checks
 
 _LOOKS_SO = "a failed download can look so"
 
@@ -224,10 +224,7 @@ class ShardCheck:
         if problem := mismatch(tensor, theirs):
             check.fail(tensor.stored_in, tensor.name, problem)
             return []
-        if tensor.dtype != theirs.dtype:
-            text = f"dtype is {tensor.dtype}, the reference has {theirs.dtype}"
-            interchangeable = any({tensor.dtype, theirs.dtype} <= set(fmt.dense_dtypes) for fmt in FORMATS)
-            (check.warn if interchangeable else check.fail)(tensor.stored_in, tensor.name, text)
+        check_dtype(check, tensor, theirs)
         return [Comparison(tensor, theirs, self._reference)]
 
     def _report_difference(self, tensor: DenseTensor, comparisons: list[Comparison]) -> None:
@@ -267,6 +264,14 @@ class _InOrder:
             return None
         found, self._next = self._next, next(self._decoded, None)
         return found
+
+
+def check_dtype(check: Check, ours: DenseTensor, theirs: DenseTensor) -> None:
+    """Say that a tensor has another dtype than the reference's: a fault, unless both name the same block scales."""
+    if ours.dtype != theirs.dtype:
+        text = f"dtype is {ours.dtype}, the reference has {theirs.dtype}"
+        interchangeable = any({ours.dtype, theirs.dtype} <= set(fmt.dense_dtypes) for fmt in FORMATS)
+        (check.warn if interchangeable else check.fail)(ours.stored_in, ours.name, text)
 
 
 def _is_hidden(source: Located | Plane) -> bool:
