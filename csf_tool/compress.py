@@ -27,7 +27,7 @@ from csf_tool.checkpoint.container import (
 )
 from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.dense import DenseShard, dense_shards, shard_bytes
-from csf_tool.checkpoint.files import load_json, read_document
+from csf_tool.checkpoint.files import load_json
 from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import sha256_of
 from csf_tool.checkpoint.index import INDEX_NAME, index_document
@@ -36,7 +36,7 @@ from csf_tool.checkpoint.layouts import open_container
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout
 from csf_tool.checkpoint.names import expert_group_of, module_of
 from csf_tool.checkpoint.problems import errors
-from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files
+from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import CsfFormat
@@ -231,10 +231,7 @@ class _Compression:
 
     def _write_hf(self) -> None:
         marked = {self._modules[plane.name] for plane in self._selection.chosen}
-        configs = [
-            SideFile(f.name, f.path, mark_encoding(read_document(f.path, f.name), f.name, marked))
-            for f in config_files(self._checkpoint)
-        ]
+        configs = rewritten_configs(self._checkpoint, lambda raw, name: mark_encoding(raw, name, marked))
         if unmarked := sorted(marked - self._recipe_modules()):
             self.result.notes.append(
                 f"no recipe in {' or '.join(CONFIG_FILES)} for {unmarked[0]} (of {len(unmarked)} modules): "

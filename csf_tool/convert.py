@@ -23,7 +23,7 @@ from csf_tool.checkpoint.config import (
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, TENSORS, ShardRow
 from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.dense import DenseShard, Range, dense_index, dense_tensors, new_index, own_shards
-from csf_tool.checkpoint.files import load_json, read_document
+from csf_tool.checkpoint.files import load_json
 from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import sha256_of
 from csf_tool.checkpoint.headers import render_header
@@ -32,7 +32,7 @@ from csf_tool.checkpoint.journal import Journal, Record, Run
 from csf_tool.checkpoint.model import Checkpoint, Layout, Shard
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.problems import errors
-from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files
+from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.codec.formats import CsfFormat
@@ -174,10 +174,7 @@ class _Conversion:
         marked = {recipe for recipe in covering.values() if recipe} - mixed
         if half := sorted({recipe for recipe in covering.values() if recipe} & mixed):
             raise UsageError(f"--to hf: some scales of {half[0]} are dense, and a mark stands for a whole module")
-        return [
-            SideFile(f.name, f.path, mark_encoding(read_document(f.path, f.name), f.name, marked))
-            for f in config_files(self._checkpoint)
-        ]
+        return rewritten_configs(self._checkpoint, lambda raw, name: mark_encoding(raw, name, marked))
 
     def _stored_index(self, shards: list[_ShardCopy]) -> SideFile:
         """The index of the stored names, in the order of the source's index where there is one."""
@@ -202,7 +199,8 @@ class _Conversion:
         marks = {"schema": fmt.schema, "codec": fmt.codec}
         shards = [_copy(shard, f"{TENSORS}/{shard.file}", marks, {}) for shard in self._checkpoint.shards]
         dense = own_shards(self._checkpoint, dense_tensors(self._checkpoint).values())
-        files = plain_files(self._checkpoint) + self._dense_configs() + self._dense_index(list(dense.values()))
+        configs = rewritten_configs(self._checkpoint, strip_encoding)
+        files = plain_files(self._checkpoint) + configs + self._dense_index(list(dense.values()))
         self._start(shards, files)
         rows = [ShardRow(shard.source.file, shard.size, self._write_shard(shard)) for shard in shards]
         self._write_side_files(files, f"{METADATA}/")
@@ -221,12 +219,6 @@ class _Conversion:
     def _origin(self) -> documents.Origin:
         config = next((load_json(f.path, f.name) for f in config_files(self._checkpoint)), None)
         return documents.find_origin(self._checkpoint, self._fmt, model_type(config), self._options.origin)
-
-    def _dense_configs(self) -> list[SideFile]:
-        return [
-            SideFile(f.name, f.path, strip_encoding(read_document(f.path, f.name), f.name))
-            for f in config_files(self._checkpoint)
-        ]
 
     def _dense_index(self, dense: list[DenseShard]) -> list[SideFile]:
         """The index that the dense checkpoint will have: a container keeps the source's."""

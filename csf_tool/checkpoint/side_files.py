@@ -1,12 +1,12 @@
 """The files of a checkpoint beside its shards: configs, index, tokenizer, licence, and how they are carried over."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, VERIFICATION
-from csf_tool.checkpoint.files import RandomReader, file_size, relative_files
+from csf_tool.checkpoint.files import RandomReader, file_size, read_document, relative_files
 from csf_tool.checkpoint.hashes import SUMS_FILES
 from csf_tool.checkpoint.index import INDEX_SUFFIX
 from csf_tool.checkpoint.journal import Journal, Record
@@ -109,3 +109,8 @@ def config_files(checkpoint: Checkpoint) -> list[SideFile]:
     if checkpoint.path.is_file():
         return []
     return [SideFile(name, root / name) for name in CONFIG_FILES if (root / name).is_file()]
+
+
+def rewritten_configs(checkpoint: Checkpoint, rewrite: Callable[[bytes, str], bytes]) -> list[SideFile]:
+    """The config files as `rewrite` makes them of their bytes and their name."""
+    return [SideFile(f.name, f.path, rewrite(read_document(f.path, f.name), f.name)) for f in config_files(checkpoint)]
