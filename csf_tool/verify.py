@@ -23,8 +23,8 @@ from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.coders.decoder import Decoder, NumpyDecoder
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
-from csf_tool.running.copies import Work, run_in_copies
 from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs
+from csf_tool.running.processes import Work, run_in_copies
 from csf_tool.text import count
 from csf_tool.verification.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
 from csf_tool.verification.side_check import MODEL_SUFFIXES, check_side_files, compare_formats, compare_side_files

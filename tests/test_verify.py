@@ -18,7 +18,7 @@ from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Silent
-from csf_tool.running import copies
+from csf_tool.running import processes
 from csf_tool.verification.verdict import Verified
 from csf_tool.verify import VerifyOptions, verify
 
@@ -434,7 +434,7 @@ def test_copies_of_the_process_find_what_threads_find(
 
     def run_in_copies(*args: Any) -> None:
         used.append(1)
-        copies.run_in_copies(*args)
+        processes.run_in_copies(*args)
 
     monkeypatch.setattr("csf_tool.verify.run_in_copies", run_in_copies)
     by_copies = found(True)

@@ -21,7 +21,7 @@ from csf_tool.coders.encoder import Encoded, make_encoder, read_scales
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.gpu import CsfScales
 from csf_tool.gpu.slicing import RowStreams, join_rows
-from csf_tool.loading.gpu_streams import StackStreams
+from csf_tool.loading.stack_streams import StackStreams
 from csf_tool.loading.staging import Stager
 from csf_tool.loading.tensor_parallel import AnyPlane, is_cut_by_columns, share
 from csf_tool.loading.tensors import opened

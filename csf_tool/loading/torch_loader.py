@@ -145,7 +145,7 @@ class TorchLoader:
 
     def _decode_on_device(self, stored: list[Transfer], stacks: list[tuple[list[Plane], torch.Tensor]]) -> None:
         from csf_tool.gpu import decompress_csf_scales
-        from csf_tool.loading.gpu_streams import StackStreams
+        from csf_tool.loading.stack_streams import StackStreams
 
         streams = [StackStreams(planes, self._direct) for planes, _ in stacks]
         self._run(stored + [transfer for stack in streams for transfer in stack.transfers])

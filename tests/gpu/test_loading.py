@@ -61,7 +61,7 @@ def test_a_device_that_sees_faults_where_none_are_is_found_out(sample: Sample, m
     def refuse(*_: object, **__: object) -> None:
         raise ValueError("plane 0: it is Monday")
 
-    monkeypatch.setattr("csf_tool.loading.gpu_streams.prepare_csf_scales", refuse)
+    monkeypatch.setattr("csf_tool.loading.stack_streams.prepare_csf_scales", refuse)
     with (
         TorchLoader(torch.device(DEVICE), decode_there=True) as loader,
         pytest.raises(EnvironmentFault, match="it is Monday, the CPU does not: do not trust this device"),

@@ -17,7 +17,7 @@ from csf_tool.errors import CheckpointError, EnvironmentFault
 if sys.platform != "linux":
     pytest.skip("processes are copied on Linux alone", allow_module_level=True)
 
-from csf_tool.running.copies import run_in_copies
+from csf_tool.running.processes import run_in_copies
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # a library's threads; no work uses them
 
@@ -116,7 +116,7 @@ def test_an_interrupt_while_a_copy_starts_leaves_no_copy(monkeypatch: pytest.Mon
 
 _ORPHANED = """
 import os, sys, time
-from csf_tool.running.copies import run_in_copies
+from csf_tool.running.processes import run_in_copies
 
 def work(task, on_bytes):
     os.write(1, b"%d\\n" % os.getpid())
