@@ -14,7 +14,7 @@ from pathlib import Path
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
 from csf_tool.checkpoint.container import MANIFEST, VERIFICATION
 from csf_tool.checkpoint.dense import DenseShard, dense_index, dense_shards, new_index, shard_bytes, shard_parts
-from csf_tool.checkpoint.files import RandomReader, read_document
+from csf_tool.checkpoint.files import RandomReader
 from csf_tool.checkpoint.fingerprint import fingerprint
 from csf_tool.checkpoint.hashes import hash_file, metadata_hashes
 from csf_tool.checkpoint.headers import SHARD_SUFFIX
@@ -22,7 +22,14 @@ from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
 from csf_tool.checkpoint.journal import Journal, Record, Run, consumed_shards
 from csf_tool.checkpoint.model import Checkpoint, Layout
 from csf_tool.checkpoint.problems import Problem, Severity, errors
-from csf_tool.checkpoint.side_files import SideFile, config_files, is_licence, model_root, plain_files
+from csf_tool.checkpoint.side_files import (
+    SideFile,
+    config_files,
+    is_licence,
+    model_root,
+    plain_files,
+    rewritten_configs,
+)
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import Destination, render_json
 from csf_tool.coders.decoder import Decoder
@@ -367,9 +374,8 @@ def _side_files(checkpoint: Checkpoint, shards: list[DenseShard], journal: Journ
     What `journal` kept from an earlier run stands: by now headers may be gone that an index is made from.
     """
     restored = all(shard.sha256 for shard in shards)
-    configs = config_files(checkpoint)
-    if not restored:  # an original's own config carries no marks, and stays as it is
-        configs = [SideFile(f.name, f.path, strip_encoding(read_document(f.path, f.name), f.name)) for f in configs]
+    # An original's own config carries no marks, and stays as it is.
+    configs = config_files(checkpoint) if restored else rewritten_configs(checkpoint, strip_encoding)
     return plain_files(checkpoint) + configs + _index(checkpoint, shards, restored, journal)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from csf_tool.checkpoint.container import RECEIPTS, TENSORS, Receipt
 from csf_tool.checkpoint.headers import Tensor, render_header
-from csf_tool.checkpoint.index import Index
+from csf_tool.checkpoint.index import Index, index_document
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Plane, Shard
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.streams import Readers
@@ -236,14 +236,11 @@ def dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:
         if name not in placed:
             raise CheckpointError(f"{index.name}: lists {name}, which no shard holds")
         weight_map[name] = placed[name]
-    metadata = index.document.get("metadata")
-    kept = metadata if isinstance(metadata, dict) else {}
-    total = sum(sizes[name] for name in weight_map)
-    return {**index.document, "metadata": {**kept, "total_size": total}, "weight_map": weight_map}
+    return index_document(index, weight_map, sum(sizes[name] for name in weight_map))
 
 
 def new_index(shards: list[DenseShard]) -> dict[str, object]:
     """An index of every tensor, for a checkpoint that has none."""
     weight_map = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
     total = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
-    return {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    return index_document(None, dict(sorted(weight_map.items())), total)

@@ -98,10 +98,7 @@ def hash_list(checkpoint: Checkpoint, name: str, known: dict[str, str]) -> HashL
     """
     files = [file for file in _names(checkpoint) if is_file(checkpoint.root / file)]
     paths = {file: checkpoint.root / file for file in files if can_list(file)}
-    digests = {
-        file: known.get(file) or hash_file(path, file, {"sha256"}, lambda _: None)["sha256"]
-        for file, path in paths.items()
-    }
+    digests = {file: known.get(file) or sha256_of(path, file) for file, path in paths.items()}
     sizes = {file: path.stat().st_size for file, path in paths.items()}
     left_out = tuple(file for file in files if file not in paths)
     return HashList(name, digests, sizes, *known_origin(checkpoint), left_out)

@@ -1,5 +1,6 @@
 """The files of a checkpoint beside its shards: configs, index, tokenizer, licence, and how they are carried over."""
 
+import filecmp
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,11 @@ class SideFile:
         """
         return file_size(self.path, self.name) if self.content is None else len(self.content)
 
-    def read(self) -> bytes:
-        """What it is to hold."""
-        return self.path.read_bytes() if self.content is None else self.content
+    def is_equal_to(self, path: Path) -> bool:
+        """Whether the file at `path` holds what this one is to hold."""
+        if self.content is None:
+            return filecmp.cmp(self.path, path, shallow=False)
+        return path.read_bytes() == self.content
 
     def write(self, folder: Destination, progress: Progress, journal: Journal, prefix: str = "") -> None:
         """Write it into `folder`, under `prefix`, unless an earlier run has; links become ordinary files."""

@@ -14,21 +14,15 @@ import numpy as np
 import torch
 
 from csf_tool.checkpoint.streams import PlaneStreams
-from csf_tool.codec.formats import EXCEPTION_BYTES, MXFP4, NVFP4, CsfFormat
+from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
 from csf_tool.coders.batches import batches
 from csf_tool.coders.decoder import Decoded
 from csf_tool.coders.encoder import Encoded, PlaneScales
-from csf_tool.gpu import (
-    compress_mxfp4_scales,
-    compress_nvfp4_scales,
-    decompress_csf_scales,
-    prepare_csf_scales,
-)
+from csf_tool.gpu import compress_csf_scales, decompress_csf_scales, prepare_csf_scales
 
 BATCH_BYTES = 32 << 20
 """Dense bytes of a batch: large enough that launches and copies run at full rate, small beside host memory."""
 
-_COMPRESS = {NVFP4: compress_nvfp4_scales, MXFP4: compress_mxfp4_scales}
 _SLOTS = 3
 _ALIGNMENT = 16
 
@@ -140,7 +134,7 @@ class GpuEncoder:
         streams: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for (fmt, _, _), members in _by_geometry(batch).items():
             dense = torch.from_numpy(np.stack([p.scales for p in members])).to(self._torch_device)
-            encoded = _COMPRESS[fmt](dense)
+            encoded = compress_csf_scales(fmt, dense)
             fixed = encoded.fixed.cpu().numpy()
             words = encoded.exceptions.view(torch.int32).cpu().numpy().view("<u4")
             parts = np.split(words, np.cumsum(encoded.counts)[:-1])

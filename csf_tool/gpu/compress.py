@@ -101,15 +101,16 @@ def compress_nvfp4_scales(scales: torch.Tensor) -> CsfStreams:
         TypeError: `scales` is no tensor of bytes.
         ValueError: the format has no planes of this geometry, or they are not contiguous, or no kernel can reach them.
     """
-    return _compress(NVFP4, scales)
+    return compress_csf_scales(NVFP4, scales)
 
 
 def compress_mxfp4_scales(scales: torch.Tensor) -> CsfStreams:
     """Encode MXFP4 block scales, float8_e8m0fnu or its bits as uint8: as `compress_nvfp4_scales`."""
-    return _compress(MXFP4, scales)
+    return compress_csf_scales(MXFP4, scales)
 
 
-def _compress(fmt: CsfFormat, scales: torch.Tensor) -> CsfStreams:
+def compress_csf_scales(fmt: CsfFormat, scales: torch.Tensor) -> CsfStreams:
+    """Encode block scales of any format: as `compress_nvfp4_scales`."""
     if not isinstance(scales, torch.Tensor) or scales.dtype.itemsize != 1:
         kind = scales.dtype if isinstance(scales, torch.Tensor) else type(scales).__name__
         raise TypeError(f"scales must be a tensor of bytes (float8 or uint8), not {kind}")

@@ -50,7 +50,7 @@ def _belongs(file: DenseShard | SideFile, path: Path, is_right: Callable[[DenseS
     if path.is_symlink() or not path.is_file() or path.stat().st_size != file.size:
         return False
     if isinstance(file, SideFile):
-        return path.read_bytes() == file.read()
+        return file.is_equal_to(path)
     if file.sha256:
         return sha256_of(path, file.name) == file.sha256
     return is_right(file)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from csf_tool.gpu import decompress_csf_scales, prepare_csf_scales, scales
-from csf_tool.gpu.compress import _compress
+from csf_tool.gpu import compress_csf_scales, decompress_csf_scales, prepare_csf_scales, scales
 from tests.gpu.stacks import encoded, expected, on_device
 from tests.test_third_codec import THIRD
 
@@ -25,7 +24,7 @@ def test_kernels_decode_it(layout: scales.Layout, monkeypatch: pytest.MonkeyPatc
 def test_kernels_encode_it() -> None:
     dense = np.random.default_rng(2).integers(100, 107, (2, 32, 12), np.uint8)
     stack = encoded(THIRD, dense)
-    streams = _compress(THIRD, on_device(dense))
+    streams = compress_csf_scales(THIRD, on_device(dense))
     assert streams.fixed.cpu().numpy().tobytes() == np.stack(stack.fixed).tobytes()
     words = streams.exceptions.view(torch.int32).cpu().numpy()
     assert words.tobytes() == np.concatenate(stack.exceptions).tobytes()
