@@ -3,8 +3,9 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.cli import app
 from csf_tool.errors import CheckpointError, EnvironmentFault
-from csf_tool.expand import expand
+from csf_tool.expand import Expanded, expand
 from csf_tool.progress import Silent
 from csf_tool.running.cluster import RemoteDecoder, cluster_executor
 
@@ -65,7 +66,7 @@ def test_a_shard_of_a_worker_that_dies_is_written_elsewhere(
     with cluster_executor(cluster.scheduler_address) as executor, ThreadPoolExecutor(1) as here:
         opened = open_checkpoint(sample("nvfp4-csf-hf").absolute())
         running = here.submit(expand, opened, tmp_path / "out", RemoteDecoder("cpu"), Silent(), None, executor)
-        partial = wait_for_partial(tmp_path / "out")
+        partial = wait_for_partial(tmp_path / "out", running)
         os.kill(int(partial.name.rsplit("-", 2)[-2]), signal.SIGKILL)
         done = running.result(timeout=120)
     client.close()
@@ -75,11 +76,13 @@ def test_a_shard_of_a_worker_that_dies_is_written_elsewhere(
     assert {n: d for n, d in ours.items() if "index" not in n} == {n: d for n, d in dense.items() if "index" not in n}
 
 
-def wait_for_partial(folder: Path) -> Path:
+def wait_for_partial(folder: Path, running: Future[Expanded]) -> Path:
     """The first partial shard that a worker has begun; its name ends in host, process and a random part."""
-    while True:
+    while not running.done():
         for path in folder.glob(".model-*.partial"):
             return path
+        time.sleep(0.01)
+    raise AssertionError(f"it ended before a partial shard was seen: {running.result()}")
 
 
 def test_errors_of_a_worker_arrive_as_they_are(copied: Copied, tmp_path: Path, cluster: LocalCluster) -> None:
