@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from tests.hub_server import Hub, running_hub
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # nobody listens there: no test ever asks the real Hub
 for variable in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE"):
     os.environ.pop(variable, None)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's background has it; some tests are about Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SAMPLES = Path(__file__).parent / "data" / "samples"
 
