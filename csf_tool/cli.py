@@ -466,10 +466,12 @@ def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_
     from csf_tool.expand import expand as run
     from csf_tool.progress import Silent
     from csf_tool.report.expand import expand_json, expand_report
+    from csf_tool.text import count
 
     done = run(_open(checkpoint), destination, NumpyDecoder(), Silent(), ExpandOptions(part=NOTHING))
     if done.missing:
-        raise EnvironmentFault(f"{destination}: not complete: {len(done.missing)} shards missing, as {done.missing[0]}")
+        missing = count(len(done.missing), "shard")
+        raise EnvironmentFault(f"{destination}: not complete: {missing} missing, as {done.missing[0]}")
     _show(done, expand_json, expand_report, as_json)
     return 0
 

@@ -48,7 +48,7 @@ def expand_report(expanded: Expanded) -> list[RenderableType]:
     if expanded.removed_sources:
         lines.append(f"Removed {count(len(expanded.removed_sources), 'source shard')}, each after its proof.")
     if expanded.missing:
-        lines.append(f"Not complete yet: {count(len(expanded.missing), 'shard')} are for other parts to write.")
+        lines.append(f"Not complete yet: {count(len(expanded.missing), 'shard')} left for other parts to write.")
     lines += [f"Note: {escape(note)}" for note in expanded.notes]
     if expanded.licences:
         lines.append(f"Its terms travel with it: {escape(', '.join(expanded.licences))}.")

@@ -113,7 +113,7 @@ def test_parts_by_themselves_and_finish(sample: Sample, tmp_path: Path) -> None:
         assert json.loads(result.stdout)["missing_shards"]
     assert not (tmp_path / "out" / "config.json").exists()
     too_early = run(app, ["finish", source, out])
-    assert (too_early.exit_code, "not complete: 1 shards missing" in too_early.stderr) == (3, True)
+    assert (too_early.exit_code, "not complete: 1 shard missing, as model-" in too_early.stderr) == (3, True)
     result = run(app, ["expand", source, out, "--device", "cpu", "--shards", "3/3", "--json"])
     assert json.loads(result.stdout)["missing_shards"] == []
     assert (tmp_path / "out" / "config.json").exists()
