@@ -204,41 +204,49 @@ def _grouped_bars(axes: "Axes", names: list[str], ways: list[_Way]) -> None:
 
 def plane_figure(plane: Inspected, source: str) -> "Figure":
     """A plane's scale map with its exceptions, the base of each row beside it, and how often each byte occurs."""
-    name = plane.format.scale_type
     shape = f"{plane.rows} x {plane.cols} scales, {count(len(plane.words), 'exception')}"
     shards = ", ".join(dict.fromkeys(located.shard.name for located in plane.stored))
     figure = _figure(6.4, f"n = {shape}; {plane.name}, {shards} of {source}")
     grid = figure.add_gridspec(2, 2, height_ratios=[2.2, 1], width_ratios=[2.2, 1])
     scales = figure.add_subplot(grid[0, 0])
-    low, high = _limits(plane)
-    image = scales.imshow(plane.scales, aspect="auto", cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
-    rows, cols = np.divmod(plane.positions, plane.cols)
-    scales.scatter(cols, rows, s=9, facecolors="none", edgecolors=ORANGE, linewidths=0.6, label="exception")
-    scales.set_xlim(-0.5, plane.cols - 0.5)
-    scales.set_ylim(plane.rows - 0.5, -0.5)
-    scales.set_xlabel("column")
-    scales.set_ylabel("row")
-    scales.set_title("scales; circles are exceptions", fontsize=9)
-    figure.colorbar(image, ax=scales, label=f"{name} byte", location="left", shrink=0.8)
-
     bases = figure.add_subplot(grid[0, 1], sharey=scales)
-    bases.step(plane.bases, np.arange(plane.rows), color=BLUE, linewidth=0.6)
-    bases.set_xlabel(f"byte; windows are {plane.format.window}")
-    bases.set_title("base of each row", fontsize=9)
-    bases.tick_params(labelleft=False)
-
     histogram = figure.add_subplot(grid[1, :])
-    exceptions = np.bincount(plane.scales[plane.is_exception], minlength=256)
-    histogram.bar(np.arange(256), plane.byte_counts, width=1.0, color=BLUE, label="all scales")
-    histogram.bar(np.arange(256), exceptions, width=1.0, color=ORANGE, hatch=_HATCH, label="exceptions")
-    seen = np.flatnonzero(plane.byte_counts)
-    histogram.set_xlim(seen[0] - 1, seen[-1] + 1)
-    histogram.set_xlabel(f"{name} byte")
-    histogram.set_ylabel("scales")
-    for axes in (bases, histogram):
-        _tidy(axes)
-    histogram.legend(frameon=False, fontsize=8)
+    _scale_map(scales, plane)
+    _base_of_each_row(bases, plane)
+    _byte_histogram(histogram, plane)
+    _tidy(bases, histogram)
     return figure
+
+
+def _scale_map(axes: "Axes", plane: Inspected) -> None:
+    low, high = _limits(plane)
+    image = axes.imshow(plane.scales, aspect="auto", cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
+    rows, cols = np.divmod(plane.positions, plane.cols)
+    axes.scatter(cols, rows, s=9, facecolors="none", edgecolors=ORANGE, linewidths=0.6, label="exception")
+    axes.set_xlim(-0.5, plane.cols - 0.5)
+    axes.set_ylim(plane.rows - 0.5, -0.5)
+    axes.set_xlabel("column")
+    axes.set_ylabel("row")
+    axes.set_title("scales; circles are exceptions", fontsize=9)
+    axes.figure.colorbar(image, ax=axes, label=f"{plane.format.scale_type} byte", location="left", shrink=0.8)
+
+
+def _base_of_each_row(axes: "Axes", plane: Inspected) -> None:
+    axes.step(plane.bases, np.arange(plane.rows), color=BLUE, linewidth=0.6)
+    axes.set_xlabel(f"byte; windows are {plane.format.window}")
+    axes.set_title("base of each row", fontsize=9)
+    axes.tick_params(labelleft=False)
+
+
+def _byte_histogram(axes: "Axes", plane: Inspected) -> None:
+    exceptions = np.bincount(plane.scales[plane.is_exception], minlength=256)
+    axes.bar(np.arange(256), plane.byte_counts, width=1.0, color=BLUE, label="all scales")
+    axes.bar(np.arange(256), exceptions, width=1.0, color=ORANGE, hatch=_HATCH, label="exceptions")
+    seen = np.flatnonzero(plane.byte_counts)
+    axes.set_xlim(seen[0] - 1, seen[-1] + 1)
+    axes.set_xlabel(f"{plane.format.scale_type} byte")
+    axes.set_ylabel("scales")
+    axes.legend(frameon=False, fontsize=8)
 
 
 def _limits(plane: Inspected) -> tuple[int, int]:
