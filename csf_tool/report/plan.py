@@ -63,11 +63,11 @@ def _left(plan: Plan, used: int) -> int:
 def plan_report(plan: Plan) -> list[RenderableType]:
     """The report for people: the two strategies side by side, and the stacks by kind."""
     each = f", on each of {plan.tp} GPUs" if plan.tp > 1 else ""
-    of = f"of {plan.resident} of its {len(plan.stacks)} stacks" if plan.resident < len(plan.stacks) else ""
-    resident = of or f"of all {count(len(plan.stacks), 'stack')}"
+    stacks = len(plan.stacks)
+    resident = f"{plan.resident} of its {stacks} stacks" if plan.resident < stacks else f"all {count(stacks, 'stack')}"
     lines: list[RenderableType] = [
         f"{escape(plan.path)}: {plan.kind}",
-        f"Block scales {resident} in GPU memory{each}:",
+        f"Block scales of {resident} in GPU memory{each}:",
         "",
         _comparison(plan),
         "",
