@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.model import Located, Plane
 from csf_tool.codec.formats import EXCEPTION_BYTES
 from csf_tool.codec.values import scale_values
 from csf_tool.inspection import Inspected
@@ -161,7 +161,7 @@ def plane_report(plane: Inspected, *, values: bool) -> list[RenderableType]:
     return lines
 
 
-def _place(located: Any) -> str:
+def _place(located: Located) -> str:
     tensor = located.tensor
     shape = "x".join(map(str, tensor.shape))
     return f"{escape(located.shard.name)}, bytes {tensor.begin:,} to {tensor.end:,}: {tensor.dtype} {shape}"
