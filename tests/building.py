@@ -95,6 +95,11 @@ def change_json(path: Path, change: Callable[[Any], object]) -> None:
     path.write_text(json.dumps(document, indent=1))
 
 
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file under a folder by its path, hidden ones too, links followed."""
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
 def sha256(data: bytes) -> str:
     """The SHA-256 of `data` as hex digits."""
     return hashlib.sha256(data).hexdigest()

@@ -22,6 +22,7 @@ from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.expand import expand
 from csf_tool.progress import Silent
 from csf_tool.verify import verify
+from tests.building import tree
 
 Sample = Callable[[str], Path]
 Copied = Callable[..., Path]
@@ -38,10 +39,6 @@ def run(
 ) -> Compressed:
     options = CompressOptions(layout, rules or Rules(), origin or StatedOrigin(), jobs=2)
     return compress(open_checkpoint(source), to, options, NumpyEncoder(), NumpyDecoder(), Silent())
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def meaning(folder: Path) -> dict[str, object]:

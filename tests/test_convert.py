@@ -17,6 +17,7 @@ from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.identity import Basis, find_identity
 from csf_tool.progress import Silent
 from csf_tool.verify import verify
+from tests.building import tree
 
 Sample = Callable[[str], Path]
 Copied = Callable[..., Path]
@@ -28,15 +29,11 @@ def run(source: Path, to: Path, target: Target, **options: object) -> Converted:
     return convert(open_checkpoint(source), to, target, Options(**options), Silent())  # type: ignore[arg-type]
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir()}
-
-
 def test_there_and_back_is_the_identity_on_tensors(sample: Sample, tmp_path: Path) -> None:
     source = sample("nvfp4-csf-container")
     run(source, tmp_path / "hf", Target.HF)
     run(tmp_path / "hf", tmp_path / "back", Target.CONTAINER)
-    assert files(tmp_path / "back" / "tensors") == files(source / "tensors")
+    assert tree(tmp_path / "back" / "tensors") == tree(source / "tensors")
 
 
 @pytest.mark.parametrize(("csf", "target"), [("nvfp4-csf-container", Target.HF), ("nvfp4-csf-hf", Target.CONTAINER)])
@@ -132,7 +129,7 @@ def test_what_cannot_be_linked_is_copied_and_said(
     source = copied("nvfp4-csf-container")
     done = run(source, tmp_path / "out", Target.HF, link=True)
     assert (done.linked, "3 shards copied, not linked" in done.notes[0]) == ([], True)
-    assert files(source / "tensors")[FIRST] == (tmp_path / "out" / FIRST).read_bytes()
+    assert tree(source / "tensors")[FIRST] == (tmp_path / "out" / FIRST).read_bytes()
 
 
 @pytest.mark.parametrize("fmt", ["nvfp4", "mxfp4"])

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.cli import app
+from tests.building import tree
 from tests.hub_server import Fault, Hub, Request
 
 Copied = Callable[..., Path]
@@ -34,10 +35,6 @@ def checks(result: Result) -> dict[str, dict[str, object]]:
 
 def verify(*arguments: object) -> Result:
     return run("verify", *arguments, "--device", "cpu", "--json")
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def scale_bytes(folder: Path) -> int:

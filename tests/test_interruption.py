@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import MXFP4, NVFP4, mini_container, mini_dense, mini_hf
+from tests.building import MXFP4, NVFP4, mini_container, mini_dense, mini_hf, tree
 from tests.faults import Order, Outcome, Server, finish, start
 
 Sample = Callable[[str], Path]
@@ -32,19 +32,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def everything(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder, hidden ones too."""
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 def visible(folder: Path) -> dict[str, bytes]:
     """The files that have their own names: not the journal, nothing partial."""
-    found = everything(folder).items()
+    found = tree(folder).items()
     return {n: data for n, data in found if not n.startswith(JOURNAL) and not n.endswith(".partial")}
 
 
 def partials(folder: Path) -> list[str]:
-    return [name for name in everything(folder) if name.endswith(".partial")]
+    return [name for name in tree(folder) if name.endswith(".partial")]
 
 
 def require_honest(out: Path, whole: dict[str, bytes]) -> None:
@@ -101,7 +96,7 @@ class Case:
         self.source = Path(command[1])
         done = self.run()
         assert done.code == 0, done.err
-        self.whole = everything(self.out)
+        self.whole = tree(self.out)
         self.steps = done.steps
         shutil.rmtree(self.out)
 
@@ -112,7 +107,7 @@ class Case:
         """Run the command again: all must be there, and nothing else."""
         done = self.run()
         assert done.code == 0, (where, done.err)
-        assert everything(self.out) == self.whole, where
+        assert tree(self.out) == self.whole, where
         assert not (self.out / JOURNAL).exists(), where
         shutil.rmtree(self.out)
 
@@ -142,7 +137,7 @@ def test_killed_again_and_again(tmp_path: Path, server: Server) -> None:
                 require_honest(case.out, case.whole)
             if (case.out / JOURNAL).exists():
                 case.require_resumed("killed five times")
-            assert not case.out.exists() or everything(case.out) == case.whole
+            assert not case.out.exists() or tree(case.out) == case.whole
             shutil.rmtree(case.out, ignore_errors=True)
 
 
@@ -163,7 +158,7 @@ def test_a_process_of_its_own_killed_at_random(
     argv = [operation, str(sample(sample_name)), str(tmp_path / "whole"), *options]
     undisturbed = server.run(Order(argv, reads=True))
     assert undisturbed.code == 0
-    whole = everything(tmp_path / "whole")
+    whole = tree(tmp_path / "whole")
     rng = random.Random(sample_name)
     for i in range(2):
         out = tmp_path / str(i)
@@ -173,7 +168,7 @@ def test_a_process_of_its_own_killed_at_random(
         if out.exists():
             require_honest(out, whole)
         assert finish(start(Order(argv))).code == 0, at
-        assert everything(out) == whole
+        assert tree(out) == whole
 
 
 @pytest.mark.parametrize(
@@ -185,7 +180,7 @@ def test_interrupted_at_every_step(tmp_path: Path, server: Server, name: str, st
         done = case.run(at, "interrupt")
         where = f"interrupted at step {at} of {len(case.steps)}, {case.steps[at - 1]}"
         if done.code == 0 and "-j2" in name:  # the other job had come to the end meanwhile
-            assert everything(case.out) == case.whole
+            assert tree(case.out) == case.whole
             shutil.rmtree(case.out)
             continue
         assert (done.code, done.err) == (130, "csf-tool: interrupted; the same command goes on from there\n"), where
@@ -213,7 +208,7 @@ def test_every_call_can_fail(tmp_path: Path, server: Server, name: str, error: s
         where = f"{error} at step {at} of {len(case.steps)}, {step}"
         if done.code == 0:  # there was another way
             assert step in ("copy_file_range", "mkdir", "unlink", "rmdir"), where
-            assert everything(case.out) == case.whole, where
+            assert tree(case.out) == case.whole, where
             shutil.rmtree(case.out)
             continue
         assert done.code == 3, (where, done.err)
@@ -256,7 +251,7 @@ def test_finished_shards_are_not_written_again(case: Case) -> None:
     assert report["shards"] == [p.name for p in shards(case.out)]
     after = finished.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert everything(case.out) == case.whole
+    assert tree(case.out) == case.whole
 
 
 def test_a_finished_shard_that_was_cut_is_written_again(case: Case) -> None:
@@ -275,7 +270,7 @@ def test_recheck_finds_a_finished_shard_that_was_damaged(case: Case) -> None:
     assert finished.exists()
     done = case.server.run(replace(case.order, argv=[*case.order.argv, "--recheck", "--json"]))
     assert json.loads(done.out)["resumed_shards"] == []
-    assert everything(case.out) == case.whole
+    assert tree(case.out) == case.whole
 
 
 def test_recheck_keeps_a_finished_shard_that_is_right(case: Case) -> None:
@@ -293,21 +288,21 @@ def test_another_revision_of_the_source_is_refused(case: Case, tmp_path: Path) -
     raw = bytearray(other.read_bytes())
     raw[-1] ^= 1
     other.write_bytes(raw)
-    before = everything(case.out)
+    before = tree(case.out)
     done = case.server.run(Order(["expand", str(tmp_path / "other"), *case.order.argv[2:]]))
     assert done.code == 2
     assert 'holds an unfinished run of something else (source: "' in done.err
-    assert everything(case.out) == before
+    assert tree(case.out) == before
     case.require_resumed("refused another source")
 
 
 def test_another_operation_is_refused(case: Case, tmp_path: Path) -> None:
     half_done(case)
-    before = everything(case.out)
+    before = tree(case.out)
     done = case.server.run(Order(["compress", str(mini_dense(tmp_path / "dense")), str(case.out), "--keep-larger"]))
     assert done.code == 2
     assert 'operation: "expand" there, "compress" now' in done.err
-    assert everything(case.out) == before
+    assert tree(case.out) == before
 
 
 def test_another_tool_version_is_refused(case: Case) -> None:
@@ -332,12 +327,12 @@ def test_another_tool_version_is_refused(case: Case) -> None:
 def test_other_options_are_refused(tmp_path: Path, server: Server, name: str, more: list[str], said: str) -> None:
     case = Case(name, tmp_path, server)
     case.run(40, "kill")
-    before = everything(case.out)
+    before = tree(case.out)
     done = server.run(replace(case.order, argv=[*case.order.argv, *more]))
     assert done.code == 2
     assert "options: " in done.err
     assert said in done.err
-    assert everything(case.out) == before
+    assert tree(case.out) == before
     case.require_resumed("refused other options")
 
 
@@ -418,7 +413,7 @@ def test_a_full_disk(
 ) -> None:
     operation, *options = command
     assert server.run(Order([operation, str(sample(name)), str(tmp_path / "whole"), *options])).code == 0
-    whole = everything(tmp_path / "whole")
+    whole = tree(tmp_path / "whole")
     out = small_disk(kib) / "out"
     order = Order([operation, str(sample(name)), str(out), *options])
 
@@ -439,7 +434,7 @@ def test_a_full_disk(
 
     small_disk(16 << 10)
     assert server.run(order).code == 0
-    assert everything(out) == whole
+    assert tree(out) == whole
     assert {p: p.stat().st_ino for p in finished} == finished
 
 
@@ -451,7 +446,7 @@ def test_what_is_finished_needs_no_room_again(tmp_path: Path, server: Server) ->
     assert short.code == 3
     assert short.err.endswith(": 1 B short\n")
     assert server.run(replace(case.order, free=needed)).code == 0
-    assert everything(case.out) == case.whole
+    assert tree(case.out) == case.whole
 
 
 def test_a_lack_of_room_is_said_to_the_byte_before_anything_is_written(tmp_path: Path, server: Server) -> None:
@@ -502,7 +497,7 @@ def test_a_shard_that_disappears_or_changes_at_any_moment(
             away.rename(shard)
         shutil.copy2(kept, shard)  # with its time
         if done.code == 0:
-            assert everything(case.out) == case.whole, where
+            assert tree(case.out) == case.whole, where
             shutil.rmtree(case.out)
             continue
         stopped += 1
@@ -589,7 +584,7 @@ def test_a_disk_that_breaks(
     shutil.move(tmp_path / "kept", bad)
     assert server.run(order).code == 0
     assert server.run(replace(order, argv=[*order.argv[:2], str(tmp_path / "whole"), *order.argv[3:]])).code == 0
-    assert everything(out) == everything(tmp_path / "whole")
+    assert tree(out) == tree(tmp_path / "whole")
 
 
 # Several processes
@@ -607,7 +602,7 @@ def three(sample: Sample, tmp_path: Path, server: Server) -> Case:
     found = Case("expand hf -j1", tmp_path, server)
     found.order = replace(found.order, argv=["expand", str(sample("nvfp4-csf-hf")), *found.order.argv[2:]])
     assert found.run().code == 0
-    found.whole = everything(found.out)
+    found.whole = tree(found.out)
     shutil.rmtree(found.out)
     return found
 
@@ -620,14 +615,14 @@ def test_parts_one_after_another(three: Case) -> None:
         require_honest(three.out, three.whole)
     [done] = parts(three, "3/3")
     assert done.code == 0
-    assert everything(three.out) == three.whole
+    assert tree(three.out) == three.whole
 
 
 @pytest.mark.parametrize("attempt", range(3))
 def test_all_parts_at_once(three: Case, attempt: int) -> None:
     done = parts(three, "1/3", "2/3", "3/3")
     assert [d.code for d in done] == [0, 0, 0], [d.err for d in done]
-    assert everything(three.out) == three.whole
+    assert tree(three.out) == three.whole
 
 
 @pytest.mark.parametrize("attempt", range(3))
@@ -636,7 +631,7 @@ def test_one_part_twice_at_once(three: Case, attempt: int) -> None:
     assert {d.code for d in done} <= {0, 2, 3}
     assert any(d.code == 0 for d in done), [d.err for d in done]
     assert all("internal error" not in d.err for d in done)
-    assert everything(three.out) == three.whole
+    assert tree(three.out) == three.whole
 
 
 def test_two_processes_that_compress_into_one_folder(sample: Sample, tmp_path: Path) -> None:
@@ -645,7 +640,7 @@ def test_two_processes_that_compress_into_one_folder(sample: Sample, tmp_path: P
     order.argv[2] = str(tmp_path / "out")
     done = [finish(process) for process in [start(order), start(order)]]
     assert sorted(d.code for d in done) in ([0, 2], [0, 3]), [d.err for d in done]
-    assert everything(tmp_path / "out") == everything(tmp_path / "whole")
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
 def test_two_different_runs_into_one_folder(sample: Sample, tmp_path: Path) -> None:
@@ -655,7 +650,7 @@ def test_two_different_runs_into_one_folder(sample: Sample, tmp_path: Path) -> N
     assert sorted(d.code for d in done) == [0, 2], [d.err for d in done]
     winner = first if done[0].code == 0 else other
     assert finish(start(replace(winner, argv=[*winner.argv[:2], str(tmp_path / "whole"), "--device", "cpu"]))).code == 0
-    assert everything(tmp_path / "out") == everything(tmp_path / "whole")
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
 def test_partial_files_of_processes_that_live_are_left_alone(case: Case) -> None:

@@ -38,6 +38,7 @@ from tests.building import (
     sha256,
     shard_bytes,
     shard_name,
+    tree,
     write_hf,
     write_json,
     write_shard,
@@ -62,10 +63,6 @@ def says(result: Result, *texts: str) -> bool:
     missing = [text for text in texts if text not in result.output]
     assert not missing, result.output
     return True
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def place(path: Path, name: str) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.building import Codec
+from tests.building import Codec, tree
 from tests.corruption import checkpoints as kinds
 from tests.corruption.checkpoints import INDEX, MODEL_FILES, Kind
 from tests.corruption.damages import Case, Site, evidence_cases, model_cases
@@ -19,7 +19,6 @@ from tests.corruption.runs import (
     VERIFY,
     Ran,
     Runs,
-    files_in,
     in_words,
     run_commands,
 )
@@ -148,7 +147,7 @@ class Bench:
         folder = kind.folder(copy)
         try:
             case.do(Site(folder, kind.folder(other)))
-            before, after = files_in(kind.folder(good)), files_in(folder)
+            before, after = tree(kind.folder(good)), tree(folder)
             changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
             return Tried(
                 kind,

@@ -11,6 +11,7 @@ from pathlib import Path
 import typer
 
 from csf_tool import cli
+from tests.building import tree
 
 NOTHING = "-"
 STATS, VERIFY, AGAINST, EXPAND, IDENTITY = "stats", "verify", "verify --against", "expand", "identity"
@@ -63,7 +64,7 @@ def run_commands(checkpoint: Path, reference: Path, out: Path, names: tuple[str,
         IDENTITY: lambda: run(cli.identity, checkpoint),
     }
     try:
-        return Runs({name: how[name]() for name in names}, files_in(out))
+        return Runs({name: how[name]() for name in names}, tree(out))
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
@@ -118,8 +119,3 @@ def _identity(ran: Ran, good: Ran) -> str:
 def is_found(words: str) -> bool:
     """Whether a command ended with exit code 1 for a damage."""
     return words != NOTHING and not words.startswith("(") and words != "warning"
-
-
-def files_in(root: Path) -> dict[str, bytes]:
-    """Every file under a folder by its path, links followed."""
-    return {p.relative_to(root).as_posix(): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}

@@ -18,13 +18,10 @@ from csf_tool.errors import CheckpointError, EnvironmentFault
 from csf_tool.expand import Expanded, expand
 from csf_tool.progress import Silent
 from csf_tool.running.cluster import RemoteDecoder, cluster_executor
+from tests.building import tree
 
 Sample = Callable[[str], Path]
 Copied = Callable[..., Path]
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 @pytest.fixture(scope="module")

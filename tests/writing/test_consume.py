@@ -19,15 +19,12 @@ from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import EnvironmentFault
 from csf_tool.expand import ExpandOptions, expand
 from csf_tool.progress import Silent
+from tests.building import tree
 
 Sample = Callable[[str], Path]
 Copied = Callable[..., Path]
 
 CONSUME = ["--consume-source", "--yes", "--device", "cpu"]
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def shards(folder: Path) -> list[str]:
