@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from csf_tool import cli
+from csf_tool.cli import look, prove, write
 from tests.building import tree
 
 NOTHING = "-"
@@ -57,11 +57,11 @@ def run_commands(checkpoint: Path, reference: Path, out: Path, names: tuple[str,
     """Run commands on the checkpoint at a path; `out` is a folder for expand, gone afterwards."""
     device: dict[str, object] = {"device": "cpu", "jobs": 1}
     how: dict[str, Callable[[], Ran]] = {
-        STATS: lambda: run(cli.stats, checkpoint),
-        VERIFY: lambda: run(cli.verify, checkpoint, **device),
-        AGAINST: lambda: run(cli.verify, checkpoint, against=str(reference), **device),
-        EXPAND: lambda: run(cli.expand, checkpoint, destination=out, **device),
-        IDENTITY: lambda: run(cli.identity, checkpoint),
+        STATS: lambda: run(look.stats, checkpoint),
+        VERIFY: lambda: run(prove.verify, checkpoint, **device),
+        AGAINST: lambda: run(prove.verify, checkpoint, against=str(reference), **device),
+        EXPAND: lambda: run(write.expand, checkpoint, destination=out, **device),
+        IDENTITY: lambda: run(prove.identity, checkpoint),
     }
     try:
         return Runs({name: how[name]() for name in names}, tree(out))

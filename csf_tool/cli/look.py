@@ -1,0 +1,160 @@
+"""Commands that look: what a checkpoint holds, by its headers or plane by plane."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from csf_tool.cli.guarding import check_figure, guarded, open_argument, say, show
+from csf_tool.cli.options import CheckpointArgument, FigureOption, JsonOption
+from csf_tool.errors import UsageError
+
+
+class By(StrEnum):
+    """What `stats` groups planes by."""
+
+    LAYER = "layer"
+    SHARD = "shard"
+    PROJECTION = "projection"
+
+
+@guarded
+def stats(
+    checkpoint: CheckpointArgument,
+    by: Annotated[By, typer.Option(help="What the table groups planes by.")] = By.PROJECTION,
+    figure: FigureOption = None,
+    scales: Annotated[
+        bool,
+        typer.Option(
+            "--scales", help="Read and decode all scales, too, and count NaN, negative and zero bytes a layer."
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Report compressed against dense scale sizes, from the headers alone unless --scales asks for more.
+
+    \b
+    Examples:
+    csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local
+    csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local --by layer --figure scales.svg
+    """
+    from csf_tool.checkpoint.layouts import no_garbage_collection
+    from csf_tool.checkpoint.problems import errors
+    from csf_tool.report.console import print_problems
+    from csf_tool.report.stats import stats_json, stats_report
+    from csf_tool.stats import collect_stats
+    from csf_tool.text import size
+
+    check_figure(figure)
+    with no_garbage_collection():
+        opened = open_argument(checkpoint)
+        found = collect_stats(opened)
+    if figure:
+        from csf_tool.report.figures import save, stats_figure
+
+        save(stats_figure(found), figure)
+    if scales:
+        from csf_tool.coders.decoder import make_decoder
+        from csf_tool.report.progress import progress_bar
+        from csf_tool.running.jobs import default_jobs
+        from csf_tool.scale_bytes import count_scale_bytes
+
+        with progress_bar() as progress:
+            found.scale_bytes = count_scale_bytes(opened, make_decoder("auto"), progress, default_jobs())
+        found.problems = found.problems + found.scale_bytes.problems
+    show(found, stats_json, lambda found: stats_report(found, by.value), as_json)
+    if opened.hub and opened.is_remote:
+        say(f"{opened.label}: read from the Hub: {size(opened.hub.bytes_by_range)} of its shards' headers")
+    print_problems(found.problems)
+    return 1 if errors(found.problems) else 0
+
+
+@guarded
+def inspect(
+    checkpoint: CheckpointArgument,
+    plane: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PLANE", help="A scale's name, its streams' or its weight's, or a glob.", show_default="all"
+        ),
+    ] = None,
+    values: Annotated[bool, typer.Option("--values", help="Print a corner of the plane as numbers.")] = False,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Planes to list in each order.")] = 10,
+    figure: FigureOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Look into one plane, or rank all of them by exceptions and by bytes saved.
+
+    \b
+    Examples:
+    csf-tool inspect ~/models/Qwen3.8-Flash-Next-FP4-Local --top 20
+    csf-tool inspect ~/models/Qwen3.8-Flash-Next-FP4-Local '*.layers.3.*.17.gate_proj' --values
+    """
+    from csf_tool.checkpoint.model import Plane
+    from csf_tool.inspection import choose_planes, inspect_plane
+    from csf_tool.report.console import print_problems
+    from csf_tool.report.inspection import plane_json, plane_report, ranking_json, ranking_report
+
+    check_figure(figure)
+    opened = open_argument(checkpoint)
+    print_problems(opened.problems)
+    chosen = choose_planes(opened, plane)
+    if len(chosen) == 1:
+        found = inspect_plane(chosen[0])
+        if figure:
+            from csf_tool.report.figures import plane_figure, save
+
+            save(plane_figure(found, str(checkpoint)), figure)
+        show(found, plane_json, lambda found: plane_report(found, values=values), as_json)
+        return 1 if found.faults else 0
+    if figure:
+        raise UsageError(f"--figure: draws one plane, {len(chosen)} are meant: name one")
+    compressed = [p for p in chosen if isinstance(p, Plane)]
+    if not compressed:
+        raise UsageError(f"{checkpoint}: {len(chosen)} dense planes: headers cannot rank these, name one of them")
+    show(compressed, ranking_json, lambda planes: ranking_report(planes, top), as_json)
+    return 0
+
+
+@guarded
+def plan(
+    checkpoint: CheckpointArgument,
+    resident: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stacks that stay in GPU memory.", show_default="all")
+    ] = None,
+    gpu_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of one GPU, such as 96GiB: what else fits.")
+    ] = None,
+    tp: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs that the stacks are divided among.")] = 1,
+    figure: FigureOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Compare GPU memory: scales decoded when loading, or kept compressed and decoded before each product.
+
+    \b
+    Examples:
+    csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --gpu-memory 96GiB --tp 2
+    csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --resident 24 --figure memory.png
+    """
+    from csf_tool.checkpoint.layouts import no_garbage_collection
+    from csf_tool.checkpoint.problems import errors
+    from csf_tool.plan import make_plan
+    from csf_tool.report.console import print_problems
+    from csf_tool.report.plan import plan_json, plan_report
+    from csf_tool.text import parse_size
+
+    check_figure(figure)
+    try:
+        memory = parse_size(gpu_memory) if gpu_memory else None
+    except ValueError as error:
+        raise UsageError(f"--gpu-memory: {error}") from error
+    with no_garbage_collection():
+        opened = open_argument(checkpoint)
+        found = make_plan(opened, resident, memory, tp)
+    if figure:
+        from csf_tool.report.figures import plan_figure, save
+
+        save(plan_figure(found), figure)
+    show(found, plan_json, plan_report, as_json)
+    print_problems(opened.problems)
+    return 1 if errors(opened.problems) else 0

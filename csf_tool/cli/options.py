@@ -1,0 +1,44 @@
+"""Arguments and options that several commands have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+CheckpointArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="A checkpoint's folder (either CSF layout), one .safetensors file, or a repository on the "
+        "Hugging Face Hub: org/name or org/name@revision.",
+    ),
+]
+DestinationArgument = Annotated[Path, typer.Argument(metavar="DEST", help="A new or empty folder.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda[:N]", help="Where planes are decoded or encoded; auto takes a GPU if there is one."
+    ),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, help="Shards in flight together.", show_default="one a core, up to 4"),
+]
+CacheOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--drop-cache/--keep-cache",
+        help="Keep the run's own files out of the page cache.",
+        show_default="drop when they are larger than half of memory",
+    ),
+]
+FigureOption = Annotated[
+    Path | None, typer.Option(metavar="FILE.png|svg", help="Draw it as well (needs matplotlib: the extra plot).")
+]
+IgnoreSpaceOption = Annotated[
+    bool, typer.Option("--ignore-space", help="Begin even where the disk reports too little room.")
+]
+FamilyOption = Annotated[str | None, typer.Option(help="Container: the model family to state.")]
+SourceModelOption = Annotated[str | None, typer.Option(help="Container: the source repository to state.")]
+SourceRevisionOption = Annotated[str | None, typer.Option(help="Container: the source revision to state.")]

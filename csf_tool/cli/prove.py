@@ -1,0 +1,149 @@
+"""Commands that prove: the bytes of a checkpoint, and which checkpoint it is."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from csf_tool.cli.guarding import guarded, open_argument, say, show
+from csf_tool.cli.options import CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
+from csf_tool.errors import UsageError
+
+if TYPE_CHECKING:
+    from csf_tool.checkpoint.hashes import PublishedHash
+
+
+class CrossCheckBy(StrEnum):
+    """How many planes `verify` compares with the CPU."""
+
+    ALL = "all"
+    SAMPLE = "sample"
+    NONE = "none"
+
+
+@guarded
+def verify(
+    checkpoint: CheckpointArgument,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DENSE",
+            help="A dense checkpoint, here or on the Hub, that every tensor, config and tokenizer must equal.",
+        ),
+    ] = None,
+    hub: Annotated[
+        str | None,
+        typer.Option(metavar="ORG/NAME[@REVISION]", help="Compare the files' hashes with those that the Hub lists."),
+    ] = None,
+    tensors_only: Annotated[
+        bool, typer.Option("--tensors-only", help="With --against: do not compare config, tokenizer and metadata.")
+    ] = False,
+    all_tensors: Annotated[
+        bool, typer.Option("--all-tensors", help="On the Hub: fetch every tensor, not just the scales.")
+    ] = False,
+    device: DeviceOption = "auto",
+    cross_check: Annotated[
+        CrossCheckBy, typer.Option(help="Planes decoded on a GPU to be compared with the CPU's decode.")
+    ] = CrossCheckBy.ALL,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="SHA-256 of files as sha256sum or --save-hashes lists them, saved elsewhere."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Headers, and sizes by --manifest: seconds, but no data are read.")
+    ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="SHARD", help="Read these shards alone (names or globs).")
+    ] = None,
+    save_hashes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="If no check fails, list every file's SHA-256 in this new file.")
+    ] = None,
+    jobs: JobsOption = None,
+    drop_cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Prove the decoded bytes, bit for bit, by every hash there is, and say what could not be proved.
+
+    \b
+    Examples:
+    csf-tool verify ~/models/DeepSeek-V4.1-Flash-lossless-CSF
+    csf-tool verify ~/models/Qwen3.8-Flash-Next-FP4-Local --against ~/models/Qwen3.8-Flash-Next-NVFP4
+    """
+    from csf_tool.checkpoint.hash_list import read_hash_list
+    from csf_tool.checkpoint.layouts import no_garbage_collection
+    from csf_tool.coders.decoder import CrossCheck, NumpyDecoder, make_decoder
+    from csf_tool.report.progress import progress_bar
+    from csf_tool.report.verify import verify_json, verify_report
+    from csf_tool.running.jobs import default_jobs, drops_cache
+    from csf_tool.verify import VerifyOptions
+    from csf_tool.verify import verify as run
+
+    if quick and (against or only or save_hashes):
+        raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
+    if save_hashes and (only or save_hashes.exists()):
+        raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
+    with no_garbage_collection():
+        opened = open_argument(checkpoint)
+        reference = open_argument(against) if against else None
+        decoder = NumpyDecoder() if quick else make_decoder(device, CrossCheck(cross_check.value), say)
+        options = VerifyOptions(
+            jobs=jobs or default_jobs(),
+            drop_cache=drops_cache(opened, drop_cache),
+            all_tensors=all_tensors,
+            tensors_only=tensors_only,
+            published=_listed_hashes(hub) if hub else [],
+            only=tuple(only or ()),
+            quick=quick,
+            listed=read_hash_list(manifest) if manifest else None,
+            save_hashes=save_hashes.name if save_hashes else "",
+        )
+        with progress_bar() as progress:
+            found = run(opened, reference, decoder, progress, options)
+    show(found, verify_json, verify_report, as_json)
+    if save_hashes and found.hashes:
+        save_hashes.write_text(found.hashes.render(), "utf-8")
+    elif save_hashes:
+        say(f"{save_hashes} is not written: a check failed")
+    return 0 if found.ok else 1
+
+
+def _listed_hashes(name: str) -> "list[PublishedHash]":
+    """The hashes that the Hub lists for the files of a repository."""
+    from csf_tool.checkpoint.hub import list_repo
+    from csf_tool.checkpoint.source import HubName
+
+    return list_repo(HubName.parse(name)).published_hashes()
+
+
+@guarded
+def identity(
+    checkpoint: CheckpointArgument,
+    compute_hashes: Annotated[
+        bool, typer.Option("--hash", help="Hash every shard instead of trusting records.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Print the content identity that launchers pin: the same string for the same checkpoint everywhere.
+
+    \b
+    Examples:
+    csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local
+    csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local --hash --json
+    """
+    from csf_tool.identity import find_identity
+    from csf_tool.report.console import print_err, print_json, print_out
+    from csf_tool.report.convert import identity_json
+    from csf_tool.report.progress import progress_bar
+
+    opened = open_argument(checkpoint)
+    with progress_bar() as progress:
+        found = find_identity(opened, compute_hashes, progress)
+    if as_json:
+        print_json(identity_json(found))
+    else:
+        print_out(found.digest)
+        print_err(f"{found.scheme}, {found.basis.words}")
+    return 0
