@@ -104,7 +104,7 @@ def inspect(
         if figure:
             from csf_tool.report.figures import plane_figure, save
 
-            save(plane_figure(found, str(checkpoint)), figure)
+            save(plane_figure(found, checkpoint), figure)
         show(found, plane_json, lambda found: plane_report(found, values=values), as_json)
         return 1 if found.faults else 0
     if figure:
