@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from csf_tool.checkpoint.model import Layout
 from csf_tool.cli import app
+from csf_tool.cli.prove import CrossCheckBy
+from csf_tool.cli.write import ConvertTo, To
+from csf_tool.coders.decoder import CrossCheck
+from csf_tool.convert import Target
 
 Copied = Callable[..., Path]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -125,6 +130,13 @@ finally:
     print([name for name in ("torch", "numpy", "huggingface_hub") if name in sys.modules])
 """
     assert python("-c", code).stdout.endswith("[]\n")
+
+
+def test_options_take_the_words_of_the_operations() -> None:
+    """They stand in the command line once more, for there they must cost no import of numpy."""
+    assert [word.value for word in CrossCheckBy] == [word.value for word in CrossCheck]
+    assert [word.value for word in ConvertTo] == [word.value for word in Target]
+    assert {word.value for word in To} <= {word.value for word in Layout}
 
 
 def test_wrong_usage_is_2() -> None:
