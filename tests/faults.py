@@ -59,7 +59,6 @@ class Server:
     """Runs orders in forked children, one at a time."""
 
     def __init__(self, folder: Path) -> None:
-        self._steps = folder / "steps"
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
