@@ -11,8 +11,8 @@ import pytest
 from tests.hub_server import Hub, running_hub
 
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # nobody listens there: no test ever asks the real Hub
-for variable in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE"):
-    os.environ.pop(variable, None)
+for variable in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "FORCE_COLOR", "TTY_COMPATIBLE", "CSF_TOOL_TRACEBACK"):
+    os.environ.pop(variable, None)  # what changes the commands' output
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's background has it; some tests are about Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
