@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from csf_tool.cli import guarding
 from csf_tool.cli.look import inspect, plan, stats
 from csf_tool.cli.measure import bench, demo
 from csf_tool.cli.prove import identity, verify
@@ -60,4 +61,5 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may have letters that the terminal's encoding has not
             stream.reconfigure(errors="backslashreplace")
+    guarding.ends_with_process = True
     app()

@@ -23,6 +23,9 @@ R = TypeVar("R")
 
 TRACEBACK_VARIABLE = "CSF_TOOL_TRACEBACK"
 
+ends_with_process = False
+"""Whether the process ends when the command does, as `main` has it. Elsewhere others follow, and garbage is cleared."""
+
 _hubs: "list[HubRepo]" = []
 """Repositories in use: what still waits to be fetched from them stops when the command ends."""
 
@@ -84,7 +87,8 @@ def open_argument(argument: str) -> "Checkpoint":
     if not isinstance(source, Path):
         _hubs.append(source)
     checkpoint = open_checkpoint(source)
-    gc.freeze()  # it lives as long as the process: there is no garbage in it to look for, not even at the end
+    if ends_with_process:
+        gc.freeze()  # it lives as long: there is no garbage in it to look for, not even at the end
     return checkpoint
 
 
