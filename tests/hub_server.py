@@ -91,6 +91,8 @@ class Hub:
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
+        self.stored: dict[str, Repository] = {}
+        """What the storage has of a repository, where that is not what the Hub lists."""
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self.before_answer: Callable[[Request], None] = lambda _: None
@@ -233,7 +235,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _storage(self, path: str, fault: Fault) -> None:
         _, _, org, name, file = urlsplit(path).path.split("/", 4)
-        self._content(self.hub.repositories[f"{org}/{name}"], file, {"ETag": '"of the storage"'}, fault)
+        repository = self.hub.repositories[f"{org}/{name}"]
+        stored = self.hub.stored.get(f"{org}/{name}", repository)
+        self._content(stored, file, {"ETag": '"of the storage"'}, fault)
 
     def _content(self, repository: Repository, file: str, headers: dict[str, str], fault: Fault) -> None:
         match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.request_.range or "")

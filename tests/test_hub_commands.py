@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -280,11 +281,7 @@ def test_bytes_that_are_not_the_listed_ones_are_not_expanded(hub: Hub, copied: C
     repository = hub.add("org/damaged", folder)
     raw = bytearray((folder / SECOND).read_bytes())
     raw[-1] ^= 1
-
-    def damage(request: Request) -> None:
-        repository.other = {SECOND: bytes(raw)} if request.path.startswith("/storage/") else {}
-
-    hub.before_answer = damage
+    hub.stored["org/damaged"] = replace(repository, other={SECOND: bytes(raw)})
     result = expand("org/damaged", tmp_path / "out", "--jobs", 1)
     assert result.exit_code == 1
     assert f"{SECOND}: sha256 of what was fetched is" in result.stderr
