@@ -36,7 +36,7 @@ class Request:
 
 @dataclass
 class Fault:
-    """What goes wrong with requests whose path has `match` in it, `times` times.
+    """What goes wrong with requests whose path has `match` in it (and that ask for `range`), `times` times.
 
     `status` answers with that; `sent` cuts the body there; `declared` states and sends that many bytes more or less;
     `whole` ignores the range; `headers` stand in the answer in place of the right ones.
@@ -45,6 +45,7 @@ class Fault:
     match: str
     times: int = 1
     status: int | None = None
+    range: str | None = None
     sent: int | None = None
     declared: int = 0
     whole: bool = False
@@ -117,11 +118,11 @@ class Hub:
         """Bytes of bodies that were sent."""
         return sum(r.sent for r in self.requests if match in r.path)
 
-    def take_fault(self, path: str) -> Fault | None:
+    def take_fault(self, request: Request) -> Fault | None:
         """The fault that a request meets, if one is left for it."""
         with self.lock:
             for fault in self.faults:
-                if fault.match in path and fault.times > 0:
+                if fault.match in request.path and fault.range in (None, request.range) and fault.times > 0:
                     fault.times -= 1
                     return fault
         return None
@@ -175,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
         with self.hub.lock:
             self.hub.requests.append(self.request_)
         self.hub.before_answer(self.request_)
-        fault = self.hub.take_fault(path) or Fault("")
+        fault = self.hub.take_fault(self.request_) or Fault("")
         if fault.status:
             self._answer(fault.status, b'{"error": "on demand"}', fault.headers, fault)
         elif path.startswith("/storage/"):

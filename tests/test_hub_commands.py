@@ -263,14 +263,10 @@ def test_an_interrupted_run_goes_on(hub: Hub, sample: Sample, tmp_path: Path) ->
 
 def test_what_an_interrupted_run_left_damaged_is_fetched_again(hub: Hub, sample: Sample, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    hub.faults = [Fault(f"/storage/{CSF}/{SECOND}", times=0)]
-    hub.before_answer = lambda request: setattr(
-        hub.faults[0], "times", 99 if request.range == "bytes=65536-965007" else 0
-    )
-    hub.faults[0].status = 403
+    hub.faults = [Fault(f"/storage/{CSF}/{SECOND}", 99, status=403, range="bytes=65536-965007")]
     assert expand(CSF, out, "--jobs", 1).exit_code == 3
     (out / ".csf-tool" / "fetched" / SECOND / SECOND).write_bytes(bytes(900_000))
-    hub.before_answer, hub.faults = lambda _: None, []
+    hub.faults = []
     assert expand(CSF, out, "--jobs", 1).exit_code == 0
     assert expand(sample("nvfp4-csf-hf"), tmp_path / "near").exit_code == 0
     assert tree(out) == tree(tmp_path / "near")
