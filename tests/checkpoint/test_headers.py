@@ -171,7 +171,7 @@ def test_headers_around_a_hundred_thousand_bytes(shard: Path, json_bytes: int) -
         (b'{"\xed\xa0\x80":{}}', "not UTF-8 at byte 2"),
         (b'{"\\ud800":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}', "half a character"),
         (b'{"a":' * 5000 + b"1" + b"}" * 5000, "nested too deeply"),
-        (b'{"a":{"dtype":"U8","shape":' + b"[" * 5000 + b"]" * 5000 + b"}}", "nested too deeply"),
+        (b'{"a":{"dtype":"U8","shape":' + b"[" * 100_000 + b"]" * 100_000 + b"}}", "nested too deeply"),
         (b'{"a":' + b"9" * 5000 + b"}", "not valid JSON"),
     ],
 )
