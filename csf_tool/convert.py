@@ -39,7 +39,7 @@ from csf_tool.codec.formats import CsfFormat
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
 from csf_tool.running.hashing import Hashing
-from csf_tool.running.jobs import drops_cache
+from csf_tool.running.jobs import should_drop_cache
 from csf_tool.text import count
 from csf_tool.writing.fetch import bytes_to_fetch, fetched, room_to_fetch
 from csf_tool.writing.shard_writer import write_parts
@@ -75,7 +75,7 @@ class Converted:
 
 
 @dataclass(frozen=True)
-class Options:
+class ConvertOptions:
     """What the user asks for beside the target."""
 
     link: bool = False
@@ -102,7 +102,7 @@ class _ShardCopy:
 
 
 def convert(
-    checkpoint: Checkpoint, destination: Path, target: Target, options: Options, progress: Progress
+    checkpoint: Checkpoint, destination: Path, target: Target, options: ConvertOptions, progress: Progress
 ) -> Converted:
     """Write `checkpoint` in another layout into the new or empty folder `destination`.
 
@@ -118,7 +118,7 @@ class _Conversion:
     """One run."""
 
     def __init__(
-        self, checkpoint: Checkpoint, destination: Path, target: Target, options: Options, progress: Progress
+        self, checkpoint: Checkpoint, destination: Path, target: Target, options: ConvertOptions, progress: Progress
     ) -> None:
         self._begun = time.monotonic()
         self._fmt = _only_format(checkpoint)
@@ -128,7 +128,7 @@ class _Conversion:
         self._options = options
         self._progress = progress
         self._folder = Destination(destination, checkpoint.root)
-        self._drop_cache = drops_cache(checkpoint, None)
+        self._drop_cache = should_drop_cache(checkpoint, None)
         self.result = Converted(checkpoint.label, str(destination), target)
 
     def run(self) -> Converted:

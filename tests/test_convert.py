@@ -12,7 +12,7 @@ import pytest
 from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
 from csf_tool.coders.decoder import NumpyDecoder
-from csf_tool.convert import Converted, Options, Target, convert
+from csf_tool.convert import Converted, ConvertOptions, Target, convert
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.identity import Basis, find_identity
 from csf_tool.progress import Silent
@@ -26,7 +26,7 @@ FIRST = "model-00001-of-00003.safetensors"
 
 
 def run(source: Path, to: Path, target: Target, **options: object) -> Converted:
-    return convert(open_checkpoint(source), to, target, Options(**options), Silent())  # type: ignore[arg-type]
+    return convert(open_checkpoint(source), to, target, ConvertOptions(**options), Silent())  # type: ignore[arg-type]
 
 
 def test_there_and_back_is_the_identity_on_tensors(sample: Sample, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_progress_adds_up_and_links_are_not_written_bytes(copied: Copied, tmp_pa
         def advance(self, nbytes: int) -> None:
             self.done += nbytes
 
-    progress, options = Count(), Options(link=link)
+    progress, options = Count(), ConvertOptions(link=link)
     source = open_checkpoint(copied("nvfp4-csf-container"))
     done = convert(source, tmp_path / "out", Target.HF, options, progress)
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}

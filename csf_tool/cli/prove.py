@@ -77,7 +77,7 @@ def verify(
     from csf_tool.coders.decoder import CrossCheck, NumpyDecoder, make_decoder
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_json, verify_report
-    from csf_tool.running.jobs import default_jobs, drops_cache
+    from csf_tool.running.jobs import default_jobs, should_drop_cache
     from csf_tool.verify import VerifyOptions
     from csf_tool.verify import verify as run
 
@@ -91,7 +91,7 @@ def verify(
         decoder = NumpyDecoder() if quick else make_decoder(device, CrossCheck(cross_check.value), say)
         options = VerifyOptions(
             jobs=jobs or default_jobs(),
-            drop_cache=drops_cache(opened, drop_cache),
+            drop_cache=should_drop_cache(opened, drop_cache),
             all_tensors=all_tensors,
             tensors_only=tensors_only,
             published=_listed_hashes(hub) if hub else [],

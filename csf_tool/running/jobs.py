@@ -4,8 +4,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import TypeVar
 
 from csf_tool.checkpoint.model import Checkpoint
@@ -24,7 +25,7 @@ def default_jobs() -> int:
     return min(cores, MAX_DEFAULT_JOBS)
 
 
-def drops_cache(checkpoint: Checkpoint, wanted: bool | None) -> bool:
+def should_drop_cache(checkpoint: Checkpoint, wanted: bool | None) -> bool:
     """Whether a run should keep its files out of the page cache: as asked for, or when they would fill memory."""
     if wanted is not None or not hasattr(os, "sysconf"):
         return bool(wanted)
@@ -81,11 +82,15 @@ def run_jobs(
     ones end, and the first error is raised once all have.
     """
     futures: dict[Future[R], T] = {}
+    finished: SimpleQueue[Future[R]] = SimpleQueue()  # `as_completed` takes locks that an interrupt can leave taken
     try:
         with _interrupts_deferred():
             for task in tasks:
-                futures[executor.submit(work, task)] = task
-        for future in as_completed(futures):
+                future = executor.submit(work, task)
+                futures[future] = task
+                future.add_done_callback(finished.put)
+        for _ in futures:
+            future = finished.get()
             done(futures[future], future.result())
     except BaseException:
         stop()
