@@ -223,7 +223,7 @@ def _open_agreeing(opened: Checkpoint, shards: dict[str, Shard]) -> Checkpoint |
     checkpoint = replace(opened, shards=list(shards.values()), problems=[])
     held = {name: shard.header.names for name, shard in shards.items()}
     with in_background(lambda: index.spells_out(held)) as agrees:
-        stored = Stored(checkpoint.shards, distinct=True)  # or else the answer is no
+        stored = Stored(checkpoint.shards)
         _find_planes(checkpoint, stored)
         return cross_check(checkpoint, stored, index_agrees=True) if agrees() else None
 

@@ -77,47 +77,47 @@ _located = partial(tuple.__new__, Located)
 """`Located._make` without a step in Python: half a million are made at once."""
 
 
+_NEAR = 3
+"""How many rows away from a tensor those of the same module are looked for first."""
+
+
 class Stored:
     """The table of all tensors that shards hold: a row a tensor, shard by shard in the order of the data.
 
     Its columns are lists: a full-size checkpoint has half a million tensors, and most are never asked for.
-
-    `parts` give the row of each name; the last, where several tensors have it. Where no two shards hold the same
-    name (`distinct`), each shard has a part of its own: what belongs together mostly lies in one shard, and looking
-    into small parts takes half the time.
     """
 
-    def __init__(self, shards: Iterable[Shard], *, distinct: bool = False) -> None:
+    def __init__(self, shards: Iterable[Shard]) -> None:
         self.shards: list[Shard] = []
         self.names: list[str] = []
         self.dtypes: list[str] = []
         self.shapes: list[tuple[int, ...]] = []
         self.begins: list[int] = []
         self.ends: list[int] = []
-        self.parts: list[dict[str, int]] = []
         for shard in shards:
             header = shard.header
-            if distinct:
-                self.parts.append(dict(zip(header.names, count(len(self.names)), strict=False)))
             self.shards += [shard] * len(header)
             self.names += header.names
             self.dtypes += header.dtypes
             self.shapes += header.shapes
             self.begins += header.begins
             self.ends += header.ends
-        if not distinct:
-            self.parts.append(dict(zip(self.names, count(), strict=False)))
 
     @cached_property
     def row_of(self) -> dict[str, int]:
-        """The row of each name, whatever its part."""
-        return self.parts[0] if len(self.parts) == 1 else dict(chain.from_iterable(p.items() for p in self.parts))
+        """The row of each name; the last, where several tensors have it."""
+        return dict(zip(self.names, count(), strict=False))
 
-    def find(self, part: dict[str, int], names: list[str]) -> int | None:
-        """The row of the first of `names` that is in `part`, or else in any other; None where there is none."""
+    def find(self, names: list[str], near: int) -> int | None:
+        """The row of the first of `names` that stands beside row `near`, or else anywhere; None where there is none.
+
+        Tensors of one module mostly lie side by side: then half a million names need no dictionary.
+        """
+        begin = max(0, near - _NEAR)
+        beside = self.names[begin : near + _NEAR + 1]
         for name in names:
-            if name in part:
-                return part[name]
+            if name in beside:
+                return begin + beside.index(name)
         return next((self.row_of[name] for name in names if name in self.row_of), None)
 
     def nbytes(self, row: int) -> int:

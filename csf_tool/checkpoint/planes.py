@@ -1,8 +1,7 @@
 """Finding planes: which tensors are the streams of a scale, and what geometry every source gives it."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.model import DenseTable, Located, Plane, PlaneKind, PlaneTable, Stored
@@ -31,55 +30,34 @@ def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[P
     """
     table = PlaneTable(stored)
     problems: list[Problem] = []
-    marked = [[(name, row) for name, row in part.items() if STREAM_MARK in name] for part in stored.parts]
+    marked = [(name, row) for row, name in enumerate(stored.names) if STREAM_MARK in name]
     for fmt in FORMATS:
-        streams = [_Streams.among(names, fmt) for names in marked]
-        problems += _unpaired(fmt, streams, stored)
-        problems += _add_planes(table, fmt, streams, receipts)
+        fixed, exceptions = _ending(marked, fmt.fixed_suffix), _ending(marked, fmt.exceptions_suffix)
+        problems += _unpaired(fmt, fixed, exceptions, stored)
+        problems += _add_planes(table, fmt, fixed, exceptions, receipts)
     if len({kind.fmt.name for kind in table.kinds}) > 1:
         table.sort()
-    if sum(map(len, marked)) != 2 * len(table):
+    if len(marked) != 2 * len(table):
         problems += _unknown_streams(marked, stored)
     return table, problems + _stored_twice(table)
 
 
-def _unknown_streams(marked: list[list[tuple[str, int]]], stored: Stored) -> list[Problem]:
-    text = "is a stream of a codec that this csf-tool does not know: a newer one can"
-    return [
-        Problem(stored.shards[row].name, name, text)
-        for names in marked
-        for name, row in names
-        if is_unknown_stream(name)
-    ]
-
-
-class _Streams(NamedTuple):
-    """The streams of one format in one part of the tensors: the row of each by the name of its scale."""
-
-    fixed: dict[str, int]
-    exceptions: dict[str, int]
-
-    @classmethod
-    def among(cls, names: list[tuple[str, int]], fmt: CsfFormat) -> "_Streams":
-        """Those among tensors whose names and rows are given."""
-        return cls(_ending(names, fmt.fixed_suffix), _ending(names, fmt.exceptions_suffix))
-
-
 def _ending(names: list[tuple[str, int]], suffix: str) -> dict[str, int]:
-    """The rows of the names with this suffix, by what stands before it."""
+    """The rows of the names with this suffix, by what stands before it: streams by the names of their scales."""
     return {name[: -len(suffix)]: row for name, row in names if name.endswith(suffix)}
 
 
-def _unpaired(fmt: CsfFormat, streams: list[_Streams], stored: Stored) -> list[Problem]:
-    """What is wrong with streams of one format that have no partner. `streams` are those in each part."""
-    fixed: set[str] = set()
-    exceptions: set[str] = set()
-    for own in streams:
-        if own.fixed.keys() != own.exceptions.keys():
-            fixed |= own.fixed.keys() - own.exceptions.keys()
-            exceptions |= own.exceptions.keys() - own.fixed.keys()
-    lonely = [(name, name + fmt.fixed_suffix, "exception list") for name in fixed - exceptions]
-    lonely += [(name, name + fmt.exceptions_suffix, "fixed stream") for name in exceptions - fixed]
+def _unknown_streams(marked: list[tuple[str, int]], stored: Stored) -> list[Problem]:
+    text = "is a stream of a codec that this csf-tool does not know: a newer one can"
+    return [Problem(stored.shards[row].name, name, text) for name, row in marked if is_unknown_stream(name)]
+
+
+def _unpaired(fmt: CsfFormat, fixed: dict[str, int], exceptions: dict[str, int], stored: Stored) -> list[Problem]:
+    """What is wrong with streams of one format that have no partner."""
+    if fixed.keys() == exceptions.keys():
+        return []
+    lonely = [(name, name + fmt.fixed_suffix, "exception list") for name in fixed.keys() - exceptions.keys()]
+    lonely += [(name, name + fmt.exceptions_suffix, "fixed stream") for name in exceptions.keys() - fixed.keys()]
     return [
         Problem(stored.shards[stored.row_of[stream]].name, name, f"has no {fmt.title} {missing} beside {stream!r}")
         for name, stream, missing in sorted(lonely)
@@ -87,9 +65,13 @@ def _unpaired(fmt: CsfFormat, streams: list[_Streams], stored: Stored) -> list[P
 
 
 def _add_planes(
-    table: PlaneTable, fmt: CsfFormat, streams: list[_Streams], receipts: Mapping[str, ScaleReceipt]
+    table: PlaneTable,
+    fmt: CsfFormat,
+    fixed_rows: dict[str, int],
+    exception_rows: dict[str, int],
+    receipts: Mapping[str, ScaleReceipt],
 ) -> list[Problem]:
-    """Add the planes of one format; what is wrong with the others. `streams` are those in each part.
+    """Add the planes of one format; what is wrong with the others.
 
     There are many, of few kinds, and each kind is checked once; only the length of its exception list is a plane's
     own. What decides on the kind besides names are dtypes and shapes, and what the receipt says. The bytes of streams
@@ -99,8 +81,11 @@ def _add_planes(
     dtypes, shapes = stored.dtypes, stored.shapes
     problems: list[Problem] = []
     known: dict[Hashable, int] = {}
-    for name, part, fixed, exceptions in _pairs(fmt, streams, stored):
-        weight, receipt = stored.find(part, weight_names(name)), receipts.get(name)
+    for name, fixed in fixed_rows.items():
+        exceptions = exception_rows.get(name)
+        if exceptions is None:
+            continue  # `_unpaired` speaks of it
+        weight, receipt = stored.find(weight_names(name), fixed), receipts.get(name)
         looks = (
             dtypes[fixed],
             shapes[fixed],
@@ -126,17 +111,6 @@ def _add_planes(
         table.fixed.append(fixed)
         table.exceptions.append(exceptions)
     return problems
-
-
-def _pairs(fmt: CsfFormat, streams: list[_Streams], stored: Stored) -> Iterator[tuple[str, dict[str, int], int, int]]:
-    """The name of each scale that has both streams, its part, and the rows of the two; `_unpaired` has the others."""
-    for part, own in zip(stored.parts, streams, strict=True):
-        for name, fixed in own.fixed.items():
-            exceptions = own.exceptions.get(name)
-            if exceptions is None:  # in another shard, then
-                exceptions = stored.row_of.get(name + fmt.exceptions_suffix)
-            if exceptions is not None:
-                yield name, part, fixed, exceptions
 
 
 def _stated(receipt: ScaleReceipt, exception_bytes: int) -> Hashable:
@@ -263,21 +237,22 @@ def find_dense_planes(stored: Stored) -> DenseTable:
     dtypes, shapes = stored.dtypes, stored.shapes
     known: dict[Hashable, int | None] = {}  # few combinations, many scales
     padding: dict[Hashable, str] = {}
-    for part in stored.parts:
-        for name, scale in part.items():
-            if not name.endswith(SCALE_SUFFIXES) or (weight := stored.find(part, weight_names(name))) is None:
-                continue
-            looks = dtypes[scale], shapes[scale], dtypes[weight], shapes[weight]
-            if looks not in known:
-                found = _dense_kind(stored[scale], stored[weight])
-                known[looks] = None if found is None else table.place_of(found)
-                padding[looks] = _padding(stored[weight], found) if found else ""
-            if (kind := known[looks]) is not None:
-                table.names.append(name)
-                table.kind_of.append(kind)
-                table.scales.append(scale)
-                if padding[looks]:
-                    table.padded[name] = padding[looks]
+    scales = {name: row for row, name in enumerate(stored.names) if name.endswith(SCALE_SUFFIXES)}
+    for name, scale in scales.items():
+        weight = stored.find(weight_names(name), scale)
+        if weight is None:
+            continue
+        looks = dtypes[scale], shapes[scale], dtypes[weight], shapes[weight]
+        if looks not in known:
+            found = _dense_kind(stored[scale], stored[weight])
+            known[looks] = None if found is None else table.place_of(found)
+            padding[looks] = _padding(stored[weight], found) if found else ""
+        if (kind := known[looks]) is not None:
+            table.names.append(name)
+            table.kind_of.append(kind)
+            table.scales.append(scale)
+            if padding[looks]:
+                table.padded[name] = padding[looks]
     return table
 
 

@@ -93,6 +93,16 @@ def test_a_pair_split_over_two_shards(tmp_path: Path) -> None:
     assert (read.fixed.tobytes(), read.exceptions.tobytes()) == (fixed.data, exceptions.data)
 
 
+@pytest.mark.parametrize("between", [0, 2, 3, 4, 40])
+@pytest.mark.parametrize("last", ["weight", "streams"])
+def test_the_weight_may_lie_anywhere(tmp_path: Path, between: int, last: str) -> None:
+    others = [Tensor(f"between.{i}", "U8", (1,), b"x") for i in range(between)]
+    groups = [[weight_of(NVFP4)], streams(scale_of(NVFP4), NVFP4, two_d=False)]  # 1-D: the weight alone says the shape
+    first, second = groups if last == "streams" else groups[::-1]
+    plane = only(opened(tmp_path, [*first, *others, *second]))
+    assert (plane.rows, plane.cols) == (16, 4)
+
+
 def test_an_empty_exception_list(tmp_path: Path) -> None:
     scale = Tensor(NAME, "F8_E4M3", (16, 4), bytes([0x30]) * 64)
     plane = only(opened(tmp_path, streams(scale, NVFP4)))
