@@ -38,9 +38,7 @@ _STREAM_SUFFIXES = {
     for suffix, is_fixed in ((fmt.fixed_suffix, True), (fmt.exceptions_suffix, False))
 }
 
-_KNOWN_SUFFIXES = tuple(_STREAM_SUFFIXES)
-
-_ANY_STREAM = re.compile(r".*\.[a-z0-9]+_csf_(fixed|exceptions)")
+_STREAM_SUFFIX = re.compile(r"\.[a-z0-9]+_csf_(fixed|exceptions)")
 
 _LAYER = re.compile(r"(?:.*?\.)?\d+(?=\.)")
 
@@ -54,9 +52,9 @@ def parse_stream_name(name: str) -> StreamName | None:
     return StreamName(scale, *found) if found else None
 
 
-def is_unknown_stream(name: str) -> bool:
-    """Whether a name is made as those of streams are, for a format that nobody here knows."""
-    return not name.endswith(_KNOWN_SUFFIXES) and bool(_ANY_STREAM.fullmatch(name))
+def is_stream_suffix(suffix: str) -> bool:
+    """Whether a name with this suffix is that of a stream, if only of a format that nobody here knows."""
+    return bool(_STREAM_SUFFIX.fullmatch(suffix))
 
 
 def weight_names(scale: str) -> list[str]:

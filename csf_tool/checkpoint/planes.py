@@ -1,11 +1,12 @@
 """Finding planes: which tensors are the streams of a scale, and what geometry every source gives it."""
 
+from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.model import DenseTable, Located, Plane, PlaneKind, PlaneTable, Stored
-from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, is_unknown_stream, weight_names
+from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, is_stream_suffix, weight_names
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import FORMATS, SLAB_ROWS, CsfFormat
 from csf_tool.codec.tiles import padded_shape
@@ -30,26 +31,35 @@ def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[P
     """
     table = PlaneTable(stored)
     problems: list[Problem] = []
-    marked = [(name, row) for row, name in enumerate(stored.names) if STREAM_MARK in name]
+    streams = _streams(stored)
     for fmt in FORMATS:
-        fixed, exceptions = _ending(marked, fmt.fixed_suffix), _ending(marked, fmt.exceptions_suffix)
+        fixed, exceptions = streams.pop(fmt.fixed_suffix, {}), streams.pop(fmt.exceptions_suffix, {})
         problems += _unpaired(fmt, fixed, exceptions, stored)
         problems += _add_planes(table, fmt, fixed, exceptions, receipts)
     if len({kind.fmt.name for kind in table.kinds}) > 1:
         table.sort()
-    if len(marked) != 2 * len(table):
-        problems += _unknown_streams(marked, stored)
-    return table, problems + _stored_twice(table)
+    return table, problems + _unknown_streams(streams, stored) + _stored_twice(table)
 
 
-def _ending(names: list[tuple[str, int]], suffix: str) -> dict[str, int]:
-    """The rows of the names with this suffix, by what stands before it: streams by the names of their scales."""
-    return {name[: -len(suffix)]: row for name, row in names if name.endswith(suffix)}
+def _streams(stored: Stored) -> dict[str, dict[str, int]]:
+    """What may be streams: their rows by the suffix of their names, and by what stands before it, a scale's name."""
+    streams: dict[str, dict[str, int]] = defaultdict(dict)
+    for row, name in enumerate(stored.names):
+        if STREAM_MARK in name:
+            scale, dot, last = name.rpartition(".")
+            streams[dot + last][scale] = row
+    return streams
 
 
-def _unknown_streams(marked: list[tuple[str, int]], stored: Stored) -> list[Problem]:
+def _unknown_streams(others: dict[str, dict[str, int]], stored: Stored) -> list[Problem]:
+    """What looks like streams among the tensors that are those of no known format."""
     text = "is a stream of a codec that this csf-tool does not know: a newer one can"
-    return [Problem(stored.shards[row].name, name, text) for name, row in marked if is_unknown_stream(name)]
+    return [
+        Problem(stored.shards[row].name, scale + suffix, text)
+        for suffix, rows in others.items()
+        for scale, row in rows.items()
+        if is_stream_suffix(suffix)
+    ]
 
 
 def _unpaired(fmt: CsfFormat, fixed: dict[str, int], exceptions: dict[str, int], stored: Stored) -> list[Problem]:
