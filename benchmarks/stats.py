@@ -1,10 +1,9 @@
 """Time `csf-tool stats` against huggingface_hub's own scan of the same files, whole processes, in turns.
 
-usage: python benchmarks/stats.py CHECKPOINT [RUNS]
-
 The checkpoint is a folder with an index, which both read: every shard's header and the index, no tensor data.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -38,7 +37,12 @@ def best(runs: list[Seconds]) -> Seconds:
     return Seconds(min(run.wall for run in runs), min(run.cpu for run in runs))
 
 
-def main(checkpoint: Path, runs: int) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("runs", type=int, nargs="?", default=5)
+    args = parser.parse_args()
+    checkpoint, runs = args.checkpoint, args.runs
     turns = [(timed([*STATS, str(checkpoint)]), timed([*HUB, str(checkpoint)])) for _ in range(runs)]
     ours, hub = best([own for own, _ in turns]), best([other for _, other in turns])
     print(f"best of {runs}          wall s   cpu s")
@@ -48,4 +52,4 @@ def main(checkpoint: Path, runs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5)
+    main()
