@@ -537,9 +537,9 @@ def test_names_without_escapes_are_usual(name: str) -> None:
     assert header.names == [name]
 
 
-def test_two_hundred_thousand_tensors_take_no_quadratic_step_even_the_thorough_way() -> None:
+def test_a_hundred_thousand_tensors_take_no_quadratic_step_even_the_thorough_way() -> None:
     entries: list[tuple[str, str, tuple[int, ...], int]] = []
-    entries += [(f"model.layers.{i}.weight", "U8", (1,), 1) for i in range(200_000)]
+    entries += [(f"model.layers.{i}.weight", "U8", (1,), 1) for i in range(100_000)]
     raw = render_header({}, entries)[8:]
     without_data = parse_header(raw, "x", len(raw) + 8)
     assert len(without_data.faults) == 1 + len(entries)

@@ -51,7 +51,8 @@ def test_golden_scales_encode_to_their_streams(vector: Vector) -> None:
 )
 def test_geometries(fmt: CsfFormat, cols: int, outside: float) -> None:
     """Units of every width, rows with padding, rows of more scales than 8 bits count; few exceptions and very many."""
-    check(fmt, random_scales(fmt, 2, 16, cols, outside))
+    experts = 1 if outside == 0.5 else 2  # every row takes the long way then: many seconds in the interpreter
+    check(fmt, random_scales(fmt, experts, 16, cols, outside))
 
 
 # Rows for which the first look proves nothing: two far humps, everything at an end, samples that mislead.
