@@ -21,7 +21,7 @@ from csf_tool.checkpoint.headers import SHARD_SUFFIX
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
 from csf_tool.checkpoint.journal import Journal, Record, Run, consumed_shards
 from csf_tool.checkpoint.model import Checkpoint, Layout
-from csf_tool.checkpoint.problems import Problem, Severity, errors
+from csf_tool.checkpoint.problems import Problem, Severity, errors, first_of
 from csf_tool.checkpoint.side_files import (
     SideFile,
     config_files,
@@ -349,8 +349,7 @@ def _refuse_broken(checkpoint: Checkpoint, consumed: Mapping[str, object]) -> li
     excused = {*CONFIG_FILES, *consumed, *((MANIFEST, VERIFICATION) if consumed else ())}
     found = [problem for problem in errors(checkpoint.problems) if problem.file not in excused]
     if found:
-        more = f" (and {len(found) - 1} more problems; csf-tool verify lists them)" if len(found) > 1 else ""
-        raise CheckpointError(f"{checkpoint.label}: not expanded: {found[0]}{more}")
+        raise CheckpointError(f"{checkpoint.label}: not expanded: {first_of(found)}")
     if not checkpoint.planes:
         raise UsageError(f"{checkpoint.label}: holds no CSF planes: nothing to expand ({checkpoint.kind})")
     return [replace(p, severity=Severity.WARNING) for p in errors(checkpoint.problems) if p.file in CONFIG_FILES]

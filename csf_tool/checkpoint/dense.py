@@ -48,9 +48,14 @@ class DenseTensor(NamedTuple):
         return [self.source.fixed, self.source.exceptions] if isinstance(self.source, Plane) else [self.source]
 
     @property
+    def home(self) -> Shard:
+        """The stored shard that holds its bytes; of a plane, its fixed stream."""
+        return (self.source.fixed if isinstance(self.source, Plane) else self.source).shard
+
+    @property
     def stored_in(self) -> str:
-        """The name of the shard that holds its bytes."""
-        return (self.source.fixed if isinstance(self.source, Plane) else self.source).shard.name
+        """The name of its home."""
+        return self.home.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from csf_tool.checkpoint.cross_check import cross_check, stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.files import RandomReader, is_folder, load_json
 from csf_tool.checkpoint.headers import DTYPE_BITS, SHARD_SUFFIX, read_header
-from csf_tool.checkpoint.index import INDEX_SUFFIX, Index, find_index, read_index
+from csf_tool.checkpoint.index import Index, find_index, read_index
 from csf_tool.checkpoint.journal import FOLDER as JOURNAL_FOLDER
 from csf_tool.checkpoint.journal import has_journal
 from csf_tool.checkpoint.model import Checkpoint, Layout, Shard, Stored
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes
 from csf_tool.checkpoint.problems import Problem, Severity
-from csf_tool.checkpoint.refusals import no_safetensors_file, no_shard_can_be_read, not_a_checkpoint
+from csf_tool.checkpoint.refusals import no_files_of_one, no_safetensors_file, no_shard_can_be_read, not_a_checkpoint
 from csf_tool.codec.formats import FORMATS
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import brief, count
@@ -116,8 +116,7 @@ def _open_folder(path: Path, hub: "HubRepo | None" = None, *, follow: bool = Tru
         checkpoint.remark = "mixed with what is left of a container" if passed_over else ""
         return checkpoint
     if hub:
-        files = f"no {MANIFEST}, no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file"
-        raise UsageError(f"{hub}: not a checkpoint: {files} in it")
+        raise no_files_of_one(hub)
     raise not_a_checkpoint(path)
 
 

@@ -38,3 +38,9 @@ def errors(problems: list[Problem]) -> list[Problem]:
 def warnings(problems: list[Problem]) -> list[Problem]:
     """The problems that are only odd."""
     return [p for p in problems if p.severity is Severity.WARNING]
+
+
+def first_of(problems: list[Problem]) -> str:
+    """The first of some problems, and how many more there are: what one line has room for."""
+    more = f" (and {len(problems) - 1} more problems; csf-tool verify lists them)" if len(problems) > 1 else ""
+    return f"{problems[0]}{more}"

@@ -51,8 +51,13 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
     inner = [c for c in children if (path / c / MANIFEST).exists() or list((path / c).glob("*" + SHARD_SUFFIX))]
     inner = inner or [f"snapshots/{p.name}" for p in sorted(path.glob("snapshots/*"))]
     hint = f"; did you mean {path / inner[0]}?" if inner else _other_weights(children)
+    return no_files_of_one(path, hint)
+
+
+def no_files_of_one(place: object, hint: str = "") -> UsageError:
+    """That a folder or a repository has neither manifest nor index nor shards."""
     return UsageError(
-        f"{path}: not a checkpoint: no {MANIFEST}, no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file in it{hint}"
+        f"{place}: not a checkpoint: no {MANIFEST}, no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file in it{hint}"
     )
 
 

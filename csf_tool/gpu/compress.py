@@ -11,7 +11,7 @@ import triton.language as tl
 from csf_tool.codec import formats
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.gpu import encode_kernels
-from csf_tool.gpu.launching import INTERPRETED, launching_at, require_gpu
+from csf_tool.gpu.launching import INTERPRETED, launching_at, require_geometry, require_gpu
 
 # All rows of a program look again at their scales as long as one of them has to, so few share one; and a warp
 # alone waits for no other. The interpreter's cost is by program.
@@ -118,8 +118,7 @@ def compress_csf_scales(fmt: CsfFormat, scales: torch.Tensor) -> CsfStreams:
         raise ValueError("scales must be contiguous, [experts, rows, cols] or [rows, cols]")
     require_gpu(scales)
     *stack, rows, cols = scales.shape
-    if fault := fmt.geometry_fault(rows, cols):
-        raise ValueError(f"{fmt.title} CSF cannot hold the planes: {fault}")
+    require_geometry(fmt, rows, cols)
     with launching_at(scales):
         return _encode(fmt, scales.view(torch.uint8), stack[0] if stack else 1, rows, cols)
 

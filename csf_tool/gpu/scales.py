@@ -22,7 +22,7 @@ from csf_tool.codec import formats, tiles
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.codec.prepared import LEAD_GROUP, leads_pay, piece_bytes
 from csf_tool.gpu import kernels
-from csf_tool.gpu.launching import launching_at, multiprocessors, require_gpu
+from csf_tool.gpu.launching import launching_at, multiprocessors, require_geometry, require_gpu
 
 Layout = Literal["linear", "swizzled"]
 
@@ -282,8 +282,7 @@ def _starts(plane: torch.Tensor, position: torch.Tensor, experts: int, scales: i
 def _check_sizes(
     fmt: CsfFormat, fixed: torch.Tensor, words: torch.Tensor, counts: Sequence[int], rows: int, cols: int
 ) -> None:
-    if fault := fmt.geometry_fault(rows, cols):
-        raise ValueError(f"{fmt.title} CSF cannot hold the planes: {fault}")
+    require_geometry(fmt, rows, cols)
     expected = len(counts) * fmt.fixed_bytes(rows, cols)
     if fixed.numel() != expected:
         planes = f"{len(counts)} planes of {rows}x{cols}"

@@ -13,6 +13,7 @@ import torch
 
 from csf_tool.codec import formats
 from csf_tool.codec.formats import SLAB_ROWS, CsfFormat
+from csf_tool.gpu.launching import require_geometry
 from csf_tool.gpu.scales import CsfScales, prepare_csf_scales
 
 
@@ -101,8 +102,7 @@ class RowStreams:
         Raises:
             ValueError: it has not.
         """
-        if fault := self.format.geometry_fault(self.rows, self.cols):
-            raise ValueError(f"{self.format.title} CSF cannot hold the planes: {fault}")
+        require_geometry(self.format, self.rows, self.cols)
 
     def prepared(self) -> CsfScales:
         """The stack, ready to be decompressed as often as its layer runs.

@@ -20,7 +20,7 @@ from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.dense import DenseTensor, dense_metadata, dense_tensors
 from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
 from csf_tool.checkpoint.model import Checkpoint, Located
-from csf_tool.checkpoint.problems import errors
+from csf_tool.checkpoint.problems import errors, first_of
 from csf_tool.coders.batches import batches
 from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError, UsageError
 from csf_tool.loading.numpy_loader import NumpyLoader
@@ -283,9 +283,8 @@ def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
             checkpoint = open_checkpoint(path)
     found = [problem for problem in errors(checkpoint.problems) if problem.file not in CONFIG_FILES]
     if found:
-        more = f" (and {len(found) - 1} more problems; csf-tool verify lists them)" if len(found) > 1 else ""
         hint = "; if the rest of it is in another shard, open the folder" if checkpoint.path.is_file() else ""
-        raise _Broken(f"{checkpoint.label}: cannot be loaded: {found[0]}{more}{hint}")
+        raise _Broken(f"{checkpoint.label}: cannot be loaded: {first_of(found)}{hint}")
     return checkpoint
 
 

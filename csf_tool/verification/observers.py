@@ -7,7 +7,7 @@ import numpy as np
 from csf_tool.checkpoint.compare import DenseReader, TensorComparison
 from csf_tool.checkpoint.dense import DenseShard, DenseTensor
 from csf_tool.checkpoint.files import CHUNK_BYTES
-from csf_tool.checkpoint.model import Plane, Shard
+from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.errors import CheckpointError
 from csf_tool.running.hashing import Hashing
@@ -64,7 +64,7 @@ class StoredHash:
         names = {tensor.stored_in for tensor in shard.tensors}
         self._name = names.pop() if len(names) == 1 else ""
         self._hashing = Hashing() if self._name in stored_hashes else None
-        self._source: Shard | None = next((_home(t) for t in shard.tensors), None) if self._hashing else None
+        self._source: Shard | None = next((t.home for t in shard.tensors), None) if self._hashing else None
         self._at = 0
 
     @property
@@ -102,10 +102,6 @@ class StoredHash:
         found = self._hashing.hexdigest()
         complete = self._source is not None and self._at == self._source.size
         return {self._name: found} if complete else {}
-
-
-def _home(tensor: DenseTensor) -> Shard:
-    return (tensor.source.fixed if isinstance(tensor.source, Plane) else tensor.source).shard
 
 
 class Comparison:
