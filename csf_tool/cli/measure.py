@@ -14,6 +14,7 @@ def bench(
     checkpoint: Annotated[
         str | None,
         typer.Option(
+            "--checkpoint",  # typer 0.27 would call it --CHECKPOINT, after the metavar
             metavar="CHECKPOINT",
             help="Measure the first gated expert layer of a checkpoint, here or on the Hub.",
             show_default="made-up streams of real geometries",
