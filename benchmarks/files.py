@@ -35,11 +35,23 @@ PROJECTIONS = {
 }
 
 
-def make_dense(folder: Path, layers: int) -> None:
+MakeScales = Callable[[np.random.Generator, tuple[int, ...]], bytes]
+"""Makes the block scales of a plane, given its rows and columns."""
+
+
+def random_scales(rng: np.random.Generator, shape: tuple[int, ...]) -> bytes:
+    """Block scales: a band of 12 byte values a row, 1% of them astray, all of them finite."""
+    result = rng.integers(0, 12, shape, np.uint8) + rng.integers(80, 100, (shape[0], 1), np.uint8)
+    astray = rng.random(shape, np.float32) < 0.01
+    result[astray] = rng.integers(0, 127, int(astray.sum()), np.uint8)
+    return bytes(result.tobytes())
+
+
+def make_dense(folder: Path, layers: int, scales: MakeScales = random_scales) -> None:
     """A dense ModelOpt-style checkpoint, a shard a layer; about 1.35 GB a layer."""
     folder.mkdir(parents=True)
     with ProcessPoolExecutor() as pool:
-        placed = pool.map(write_layer, repeat(folder), range(layers), repeat(layers))
+        placed = pool.map(write_layer, repeat(folder), range(layers), repeat(layers), repeat(scales))
         weight_map = {tensor: name for name, tensors in placed for tensor in tensors}
     index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -48,7 +60,7 @@ def make_dense(folder: Path, layers: int) -> None:
     (folder / "config.json").write_text(json.dumps({"quantization_config": {"quantized_layers": layers_config}}))
 
 
-def write_layer(folder: Path, layer: int, layers: int) -> tuple[str, list[str]]:
+def write_layer(folder: Path, layer: int, layers: int, scales: MakeScales) -> tuple[str, list[str]]:
     """Write the shard of a layer; its name, and those of its tensors."""
     rng = np.random.default_rng(layer)
     name = f"model-{layer + 1:05}-of-{layers:05}.safetensors"
@@ -70,14 +82,6 @@ def write_layer(folder: Path, layer: int, layers: int) -> tuple[str, list[str]]:
             else:
                 file.write(rng.bytes(nbytes) if shape else np.float32(2**-12).tobytes())
     return name, [entry[0] for entry in entries]
-
-
-def scales(rng: np.random.Generator, shape: tuple[int, ...]) -> bytes:
-    """Block scales: a band of 12 byte values a row, 1% of them astray, all of them finite."""
-    result = rng.integers(0, 12, shape, np.uint8) + rng.integers(80, 100, (shape[0], 1), np.uint8)
-    astray = rng.random(shape, np.float32) < 0.01
-    result[astray] = rng.integers(0, 127, int(astray.sum()), np.uint8)
-    return bytes(result.tobytes())
 
 
 NAIVE = """
