@@ -47,7 +47,7 @@ from csf_tool.compression.kept_streams import KeptStreams
 from csf_tool.compression.selection import LeftDense, Rules, Selection, csf_bytes, main_format, select
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
-from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs
+from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs, should_drop_cache
 from csf_tool.writing.fetch import bytes_to_fetch, room_to_fetch
 from csf_tool.writing.shard_writer import dropping_cache
 
@@ -68,7 +68,8 @@ class CompressOptions:
     rules: Rules = field(default_factory=Rules)
     origin: StatedOrigin = field(default_factory=StatedOrigin)
     jobs: int = field(default_factory=default_jobs)
-    drop_cache: bool = False
+    drop_cache: bool | None = None
+    """Whether files are kept out of the page cache; None: large new ones are, and all when they would fill memory."""
     ignore_space: bool = False
 
 
@@ -128,7 +129,8 @@ class _Compression:
         self._begun = time.monotonic()
         self._checkpoint, self._options = checkpoint, options
         self._encoder, self._decoder, self._progress = encoder, decoder, SharedProgress(progress, checkpoint)
-        self._folder = Destination(destination, checkpoint.root)
+        self._drop_cache = should_drop_cache(checkpoint, options.drop_cache)
+        self._folder = Destination(destination, checkpoint.root, keep_cache=options.drop_cache is False)
         self._layout = options.layout or _default_layout(main_format(checkpoint.dense_planes))
         self._streams = KeptStreams(self._folder, hashes=self._layout is Layout.CONTAINER)
         self._configs = {f.name: load_json(f.path, f.name) for f in config_files(checkpoint)}
@@ -209,7 +211,7 @@ class _Compression:
                 counts[encoded.plane.name] = len(encoded.exceptions)
                 self._streams.keep(encoded)
                 self._progress.advance(encoded.plane.dense_bytes)
-            if self._options.drop_cache:
+            if self._drop_cache:
                 readers.forget()
                 self._streams.forget()
         return counts
@@ -307,7 +309,7 @@ class _Compression:
         hasher = hashlib.sha256()
         with (
             Readers() as readers,
-            dropping_cache(self._options.drop_cache, self._progress.advance, readers) as advance,
+            dropping_cache(self._drop_cache, self._progress.advance, readers) as advance,
         ):
             decoded = self._decoder.decode(readers.streams(p).require_decodable() for p in shard.planes)
             for piece in shard_bytes(shard, readers, (d.scales for d in decoded)):
@@ -342,7 +344,7 @@ class _Compression:
         self.result.shards = [shard.name for shard in self._shards]
 
     def _write_shard(self, shard: CsfShard) -> None:
-        with_receipt, drop_cache = self._layout is Layout.CONTAINER, self._options.drop_cache
+        with_receipt, drop_cache = self._layout is Layout.CONTAINER, self._drop_cache
         job = CsfShardJob(shard, self._folder, self._journal, self._streams, with_receipt, drop_cache)
         write_csf_shard(job, self._progress.advance)
 

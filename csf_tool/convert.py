@@ -278,7 +278,7 @@ class _Conversion:
         with (
             fetched([shard.source], self._journal.fetch_folder(shard.name), self._progress.advance) as copies,
             Readers(copies) as readers,
-            self._folder.create(shard.name) as file,
+            self._folder.create(shard.name, shard.size) as file,
         ):
             write_parts(file, shard.parts(), readers, hashing, self._progress.advance, self._drop_cache)
             record = Record(shard.size, hashing.hexdigest() if hashing else None)

@@ -36,7 +36,7 @@ from csf_tool.coders.decoder import Decoder
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
 from csf_tool.running.hashing import Hashing
-from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs
+from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs, should_drop_cache
 from csf_tool.text import count
 from csf_tool.writing.adopt import adopt
 from csf_tool.writing.consume import Consumer, require_consumable
@@ -81,7 +81,8 @@ class ExpandOptions:
     jobs: int = field(default_factory=default_jobs)
     part: Part = Part()
     recheck: bool = False
-    drop_cache: bool = False
+    drop_cache: bool | None = None
+    """Whether files are kept out of the page cache; None: large new ones are, and all when they would fill memory."""
     consume_source: bool = False
     ignore_space: bool = False
     adopt: bool = False
@@ -164,7 +165,7 @@ class _Expansion:
         self._decoder = decoder
         self._progress = SharedProgress(progress, checkpoint)
         self._options = options
-        self._folder = Destination(destination, checkpoint.root)
+        self._folder = Destination(destination, checkpoint.root, keep_cache=options.drop_cache is False)
         self._shards = dense_shards(checkpoint)
         self._side_files = _side_files(checkpoint, self._shards, Journal(destination))
         self.result = Expanded(
@@ -269,7 +270,8 @@ class _Expansion:
             self.result.proved_shards.append(shard.name)
 
     def _write_shards(self, todo: list[DenseShard], executor: Executor | None) -> None:
-        jobs = [ShardJob(shard, self._folder, self._journal, self._decoder, self._options.drop_cache) for shard in todo]
+        drop_cache = should_drop_cache(self._checkpoint, self._options.drop_cache)
+        jobs = [ShardJob(shard, self._folder, self._journal, self._decoder, drop_cache) for shard in todo]
         own = executor is None
         pool = local_executor(self._options.jobs) if executor is None else executor
         work: Callable[[ShardJob], int] = self._write_here if own else write_shard
@@ -327,7 +329,7 @@ def write_shard(job: ShardJob, on_bytes: Callable[[int], None] | None = None) ->
     with (
         fetched(shard.sources, job.journal.fetch_folder(shard.name), report) as copies,
         Readers(copies) as readers,
-        job.destination.create(shard.name) as file,
+        job.destination.create(shard.name, shard.size) as file,
     ):
         decoded = job.decoder.decode(readers.streams(plane).require_decodable() for plane in shard.planes)
         parts = shard_parts(shard, (d.scales for d in decoded))

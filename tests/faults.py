@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-CHANGES = ("write", "copy_file_range", "mkdir", "fsync", "fdatasync", "rename", "replace", "unlink", "rmdir")
+CHANGES = ("write", "pwrite", "copy_file_range", "mkdir", "fsync", "fdatasync", "rename", "replace", "unlink", "rmdir")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Order:
     Actions: kill, interrupt, the name of an error (ENOSPC: that call fails so, once), move (target[0] goes to
     target[1]), rewrite (target[0] gets other bytes and another time).
     `reads` makes reads of shards steps, too. `bad` is a file of which reads past its header fail with EIO.
-    `free` is what the system says of free space, whatever there is.
+    `free` is what the system says of free space, whatever there is. `direct`: shards are written past the page cache.
     """
 
     argv: list[str]
@@ -43,6 +43,7 @@ class Order:
     reads: bool = False
     bad: str = ""
     free: int | None = None
+    direct: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class _Steps:
 
             usage = shutil.disk_usage("/")._replace(free=self._order.free)
             shutil.disk_usage = lambda path: usage  # noqa: ARG005 (the real one's signature)
+        if self._order.direct:
+            write_directly()
         self._hook_reading()
 
     def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,6 +115,8 @@ class _Steps:
             if self._is_now(name):
                 if name == "write" and self._order.action == "kill":
                     real(args[0], bytes(args[1])[: len(args[1]) // 2])
+                if name == "pwrite" and self._order.action == "kill":
+                    real(args[0], args[1][: len(args[1]) // 8192 * 4096], args[2])
                 self._act()
             return real(*args, **kwargs)
 
@@ -166,6 +171,15 @@ class _Steps:
                 reader._file = file
 
         RandomReader.read_into = read_into  # type: ignore[method-assign, assignment]
+
+
+def write_directly() -> None:
+    """Have this process write all shards past the page cache, however small, in pieces of a few blocks."""
+    from csf_tool.checkpoint import appenders
+
+    appenders._LEAST_DIRECT_BYTES = 1
+    appenders._PIECE_BYTES = 8192
+    appenders._writes_directly = lambda _: True  # type: ignore[assignment]
 
 
 def _is_main_thread() -> bool:

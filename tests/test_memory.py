@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from csf_tool.checkpoint import appenders
 from csf_tool.checkpoint.layouts import open_checkpoint
 from tests.building import NVFP4, Tensor, compressed, header_of, index_of, matrix, raw_file, recipes_config, write_json
 
@@ -27,15 +28,14 @@ MODULE = "model.layers.0.mlp.experts.0.up_proj"
 _PROGRAM = """
 import atexit, os, sys
 import numpy as np
-import csf_tool.checkpoint.writer as writer
+import csf_tool.checkpoint.appenders as appenders
 import csf_tool.cli
 
 def peak(path):
     status = open("/proc/self/status").read()
     open(path, "w").write(status.partition("VmHWM:")[2].split()[0])
 
-def write(self, data):
-    view = memoryview(data)
+def write(self, view):
     if len(view) < 4096 or np.frombuffer(view, np.uint8).any():
         return really_write(self, view)
     self._written += len(view)
@@ -47,9 +47,10 @@ def copy(self, reader, begin, end, on_bytes):
         self.write(piece)
         on_bytes(len(piece))
 
-really_write = writer.NewFile.write
+really_write = appenders.CachedAppender.write
 if sys.argv[2] == "sparse":
-    writer.NewFile.write, writer.NewFile.copy = write, copy
+    appenders.CachedAppender.write, appenders.CachedAppender.copy = write, copy
+    appenders.DirectAppender = appenders.CachedAppender
 atexit.register(peak, sys.argv[1])
 sys.argv = ["csf-tool", *sys.argv[3:]]
 csf_tool.cli.main()
@@ -241,8 +242,18 @@ def test_drop_cache_leaves_next_to_nothing_in_the_page_cache(on_disk: Path, tmp_
     assert cached_bytes(on_disk) + cached_bytes(restored) < 64 * MIB
 
 
+def test_large_new_files_are_written_past_the_page_cache(on_disk: Path, tmp_path: Path) -> None:
+    with (tmp_path / "probe").open("wb") as file:
+        if not appenders._writes_directly(file.fileno()):
+            pytest.skip("the temporary folder's file system is not one where they are")
+    run, out = Measured(tmp_path).run, tmp_path / "out"
+    run("expand", str(on_disk), str(out), "--device", "cpu", how="plain")
+    assert cached_bytes(out) < 8 * MIB
+    assert cached_bytes(on_disk) > 128 * MIB, "what is read stays"
+
+
 def test_keep_cache_keeps_it(on_disk: Path, tmp_path: Path) -> None:
-    Measured(tmp_path).run(
-        "expand", str(on_disk), str(tmp_path / "out"), "--device", "cpu", "--keep-cache", how="plain"
-    )
+    out = tmp_path / "out"
+    Measured(tmp_path).run("expand", str(on_disk), str(out), "--device", "cpu", "--keep-cache", how="plain")
     assert cached_bytes(on_disk) > 64 * MIB
+    assert cached_bytes(out) > 64 * MIB

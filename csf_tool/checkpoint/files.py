@@ -194,6 +194,11 @@ def reading_fault(name: str, error: OSError) -> CheckpointError | EnvironmentFau
     return EnvironmentFault(f"{name}: cannot be read: {error.strerror or error}")
 
 
+def writing_fault(name: str, error: OSError) -> EnvironmentFault:
+    """The error to raise when the system cannot write a file."""
+    return EnvironmentFault(f"{name}: cannot be written: {error.strerror or error}")
+
+
 def is_file(path: Path) -> bool:
     """Whether a path that a file gave leads to an ordinary file; a name that no system takes leads to none."""
     return _is(path.is_file)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from csf_tool.checkpoint.files import load_json, relative_files
+from csf_tool.checkpoint.files import load_json, relative_files, writing_fault
 from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.writer import (
     CLOSING,
@@ -28,7 +28,6 @@ from csf_tool.checkpoint.writer import (
     lock,
     remove_abandoned,
     render_json,
-    writing_fault,
 )
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.version import __version__

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
-from csf_tool.checkpoint.files import CHUNK_BYTES, RandomReader, Reader, drop_cache
+from csf_tool.checkpoint.appenders import OnBytes, make_appender
+from csf_tool.checkpoint.files import Reader, writing_fault
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import size
 
@@ -34,32 +35,21 @@ _ATTEMPTS = 10
 _NAME_KEPT = 40
 """How much of a file's name its partial file repeats: systems refuse names of more than 255 bytes."""
 
-_KERNEL_COPY_BYTES = 64 << 20
-"""Most bytes of one copy_file_range call, so that progress moves and an interrupt is noticed."""
-
-_BEGIN_BYTES = 32 << 20
-"""How much is written between two hints to begin with the disk: Linux by itself lets a tenth of memory wait."""
-
-_NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM, errno.ETXTBSY}
-"""What systems answer that cannot copy between these two files; reading and writing still can."""
-
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP}
 """What file systems answer that cannot sync a folder, as some shared folders and FUSE mounts."""
-
-_EITHER_FILE = errno.EIO
-"""What says that one of the two files failed, not which: reading and writing will."""
 
 
 class Destination:
     """A folder to write into. Nothing in it is ever overwritten."""
 
-    def __init__(self, path: Path, source: Path | None = None) -> None:
-        """Check that `path` may be written.
+    def __init__(self, path: Path, source: Path | None = None, *, keep_cache: bool = False) -> None:
+        """Check that `path` may be written. With `keep_cache`, large files go through the page cache, too.
 
         Raises:
             UsageError: it is no folder, or lies inside `source`, or `source` lies inside it.
         """
         self.path = path
+        self._keep_cache = keep_cache
         if source and _nested(path.resolve(), source.resolve()):
             raise UsageError(f"{path}: destination and source ({source}) must not lie inside one another")
         if path.exists() and not path.is_dir():
@@ -99,8 +89,8 @@ class Destination:
         """
         return cast(BinaryIO, tempfile.TemporaryFile(dir=self._existing(), buffering=0))
 
-    def create(self, name: str) -> "NewFile":
-        """A file to be written under the relative path `name`; use as a context manager.
+    def create(self, name: str, nbytes: int = 0) -> "NewFile":
+        """A file of about `nbytes` to be written under the relative path `name`; use as a context manager.
 
         Raises:
             CheckpointError: the name is one that csf-tool keeps for itself.
@@ -112,7 +102,7 @@ class Destination:
         target = self.path / name
         try:
             self._make_folder(target.parent)
-            return NewFile(target, name)
+            return NewFile(target, name, 0 if self._keep_cache else nbytes)
         except OSError as error:
             raise writing_fault(name, error) from error
 
@@ -144,10 +134,10 @@ class Destination:
 class NewFile:
     """A file under a temporary name; it gets its own name, complete and synced, when the block ends well.
 
-    A file that has the name by then stays, unless this one is to `replace` it.
+    A file that has the name by then stays, unless this one is to `replace` it. It will have about `nbytes`.
     """
 
-    def __init__(self, target: Path, name: str, *, replace: bool = False) -> None:
+    def __init__(self, target: Path, name: str, nbytes: int = 0, *, replace: bool = False) -> None:
         self.name = name
         self._target = target
         self._replace = replace
@@ -155,12 +145,8 @@ class NewFile:
         """Called when the file is complete and synced, just before it gets its name."""
         self.is_there: Callable[[], bool] = lambda: False
         """Asked when something has the name by now: whether it is this file, from another process of the same run."""
-        self._written = 0
-        self._begun = 0
-        self._drops_cache = False
-        self._kernel_copies = hasattr(os, "copy_file_range")
         self._fd = -1
-        self._open()
+        self._open(nbytes)
 
     def __enter__(self) -> Self:
         return self
@@ -178,12 +164,13 @@ class NewFile:
             self._discard()
             raise
 
-    def _open(self) -> None:
+    def _open(self, nbytes: int) -> None:
         """Make the partial file, locked until it is closed: so others know that it is not abandoned."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         for _ in range(_ATTEMPTS):
             self._temporary = self._target.with_name(_partial_name(self._target.name))
             self._fd = os.open(self._temporary, flags, 0o666)  # the umask decides, as for any other file
+            self._appender = make_appender(self._fd, self.name, nbytes)
             if lock(self._fd, wait=False) is not False and self._temporary.exists():
                 return
             self._discard()  # before it was locked, another run took it for abandoned
@@ -195,59 +182,24 @@ class NewFile:
         Raises:
             EnvironmentFault: the disk is full, or cannot be written.
         """
-        view = memoryview(data)
-        self._written += len(view)
-        try:
-            while view:
-                view = view[os.write(self._fd, view[:CHUNK_BYTES]) :]
-        except OSError as error:
-            raise writing_fault(self.name, error) from error
-        self._begin_writing()
+        self._appender.write(memoryview(data))
 
-    def copy(self, reader: Reader, begin: int, end: int, on_bytes: Callable[[int], None]) -> None:
-        """Append a range of another file, copied by the kernel where it can (reflinked where the file system does).
+    def copy(self, reader: Reader, begin: int, end: int, on_bytes: OnBytes) -> None:
+        """Append a range of another file.
 
         Raises:
             CheckpointError: the other file ends before.
             EnvironmentFault: the disk is full, or cannot be written.
         """
-        while begin < end and self._kernel_copies and isinstance(reader, RandomReader):
-            try:
-                done = os.copy_file_range(reader.fileno(), self._fd, min(end - begin, _KERNEL_COPY_BYTES), begin)
-            except OSError as error:
-                if error.errno not in _NO_KERNEL_COPY and error.errno != _EITHER_FILE:
-                    raise writing_fault(self.name, error) from error
-                self._kernel_copies = False
-                break
-            if not done:  # read_into says how many bytes are missing
-                break
-            begin += done
-            self._written += done
-            self._begin_writing()
-            on_bytes(done)
-        for piece in reader.chunks(begin, end):
-            self.write(piece)
-            on_bytes(len(piece))
-
-    def _begin_writing(self) -> None:
-        """Have the disk begin with what was written since last time, so that little is left to wait for at the end."""
-        if self._written - self._begun >= _BEGIN_BYTES:
-            with suppress(OSError):  # a hint: whether the bytes can be written, fsync says
-                drop_cache(self._fd, self._begun, self._written)  # they are dirty: written out, and not dropped
-            self._begun = self._written
+        self._appender.copy(reader, begin, end, on_bytes)
 
     def forget(self) -> None:
-        """Write what was given to the disk, and let the page cache drop it; at the end again.
+        """Leave nothing of the file in the page cache, neither now nor at the end.
 
         Raises:
             EnvironmentFault: the disk is full, or cannot be written.
         """
-        self._drops_cache = True
-        try:
-            os.fdatasync(self._fd) if hasattr(os, "fdatasync") else os.fsync(self._fd)  # only clean pages are dropped
-        except OSError as error:
-            raise writing_fault(self.name, error) from error
-        drop_cache(self._fd, 0, self._written)
+        self._appender.forget()
 
     def write_all(self, pieces: Iterable[bytes | memoryview]) -> None:
         """Append every piece."""
@@ -264,13 +216,9 @@ class NewFile:
                 os.close(held)
 
     def _close(self) -> None:
+        self._appender.sync()
         fd, self._fd = self._fd, -1
-        try:
-            os.fsync(fd)
-            if self._drops_cache:
-                drop_cache(fd, 0, self._written)
-        finally:
-            os.close(fd)  # network file systems report a failed write only here
+        os.close(fd)  # network file systems report a failed write only here
 
     def _give_name(self) -> None:
         if self._target.exists() and not self._replace:
@@ -288,6 +236,7 @@ class NewFile:
     def _discard(self) -> None:
         """Remove what was written so far. A system that cannot has said so before, and a later run tries again."""
         if self._fd >= 0:
+            self._appender.abandon()
             with suppress(OSError):
                 os.close(self._fd)
             self._fd = -1
@@ -376,11 +325,6 @@ def lock(fd: int, *, wait: bool) -> bool | None:
     except OSError:  # some network file systems
         return None
     return True
-
-
-def writing_fault(name: str, error: OSError) -> EnvironmentFault:
-    """The error to raise when the system cannot write a file."""
-    return EnvironmentFault(f"{name}: cannot be written: {error.strerror or error}")
 
 
 def render_json(document: Any) -> bytes:

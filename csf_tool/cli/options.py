@@ -29,8 +29,8 @@ CacheOption = Annotated[
     bool | None,
     typer.Option(
         "--drop-cache/--keep-cache",
-        help="Keep the run's own files out of the page cache.",
-        show_default="drop when they are larger than half of memory",
+        help="Keep the run's own files out of the page cache, or in it.",
+        show_default="large new files out of it; all when they are larger than half of memory",
     ),
 ]
 FigureOption = Annotated[

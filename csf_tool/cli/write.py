@@ -81,7 +81,7 @@ def expand(
     from csf_tool.report.expand import expand_json, expand_report
     from csf_tool.report.progress import progress_bar
     from csf_tool.running.cluster import RemoteDecoder, cluster_executor
-    from csf_tool.running.jobs import default_jobs, should_drop_cache
+    from csf_tool.running.jobs import default_jobs
     from csf_tool.writing.consume import finish_removal
 
     if consume_source and finish_removal(Path(checkpoint), destination):
@@ -100,7 +100,7 @@ def expand(
         jobs=jobs or default_jobs(),
         part=Part.parse(part),
         recheck=recheck,
-        drop_cache=should_drop_cache(opened, drop_cache),
+        drop_cache=drop_cache,
         consume_source=consume_source,
         ignore_space=ignore_space,
         adopt=adopt,
@@ -193,7 +193,7 @@ def compress(
     from csf_tool.report.compress import compress_json, compress_report
     from csf_tool.report.console import print_problems
     from csf_tool.report.progress import progress_bar
-    from csf_tool.running.jobs import default_jobs, should_drop_cache
+    from csf_tool.running.jobs import default_jobs
 
     opened = open_argument(dense)
     print_problems(warnings(opened.problems))
@@ -202,7 +202,7 @@ def compress(
         rules=Rules(tuple(include or ()), tuple(exclude or ()), keep_larger, allow_padded),
         origin=StatedOrigin(family, source_model_id, source_revision),
         jobs=jobs or default_jobs(),
-        drop_cache=should_drop_cache(opened, drop_cache),
+        drop_cache=drop_cache,
         ignore_space=ignore_space,
     )
     with progress_bar() as progress:

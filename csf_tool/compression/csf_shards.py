@@ -97,7 +97,7 @@ def write_csf_shard(job: CsfShardJob, on_bytes: Callable[[int], None]) -> None:
         fetched([shard.source], job.journal.fetch_folder(shard.name), on_bytes) as copies,
         Readers(copies) as readers,
         readers.unchanged(),
-        job.destination.create(shard.name) as file,
+        job.destination.create(shard.name, shard.size) as file,
     ):
         receipt = _Receipt(shard, readers) if job.with_receipt else None
         hashing = Hashing() if receipt else None

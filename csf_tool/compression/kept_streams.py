@@ -9,9 +9,9 @@ from typing import BinaryIO, Self
 
 import numpy as np
 
-from csf_tool.checkpoint.files import drop_cache
+from csf_tool.checkpoint.files import drop_cache, writing_fault
 from csf_tool.checkpoint.model import DensePlane
-from csf_tool.checkpoint.writer import Destination, writing_fault
+from csf_tool.checkpoint.writer import Destination
 from csf_tool.codec import reference
 from csf_tool.coders.encoder import Encoded
 from csf_tool.errors import CheckpointError, EnvironmentFault

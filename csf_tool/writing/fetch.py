@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from csf_tool.checkpoint.files import CHUNK_BYTES
+from csf_tool.checkpoint.files import CHUNK_BYTES, writing_fault
 from csf_tool.checkpoint.hashes import new_hasher
 from csf_tool.checkpoint.model import Shard
-from csf_tool.checkpoint.writer import writing_fault
 from csf_tool.errors import CheckpointError
 
 if TYPE_CHECKING:  # huggingface_hub takes a while to import

@@ -246,7 +246,7 @@ def test_no_call_writes_more_than_a_chunk(out: Path, monkeypatch: pytest.MonkeyP
         return real(fd, data)
 
     monkeypatch.setattr("os.write", counting)
-    monkeypatch.setattr("csf_tool.checkpoint.writer.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("csf_tool.checkpoint.appenders.CHUNK_BYTES", 1000)
     Destination(out).write("x", bytes(2500))
     assert asked == [1000, 1000, 500]
 
