@@ -68,12 +68,13 @@ class DenseShard:
     name: str
     header: bytes
     tensors: list[DenseTensor]
+    data_bytes: int
     sha256: str | None
 
     @property
     def size(self) -> int:
         """Bytes of the file."""
-        return len(self.header) + sum(t.nbytes for t in self.tensors)
+        return len(self.header) + self.data_bytes
 
     @property
     def sources(self) -> list[Shard]:
@@ -91,11 +92,11 @@ def dense_tensors(checkpoint: Checkpoint) -> dict[str, DenseTensor]:
     planes = {plane.fixed.tensor.name: plane for plane in checkpoint.planes}
     result = {}
     for located in checkpoint.tensors():
-        tensor = located.tensor
-        if plane := planes.get(tensor.name):
+        name, dtype, shape, *_ = located.tensor
+        if plane := planes.get(name):
             result[plane.name] = DenseTensor(plane.name, plane.dtype, (plane.rows, plane.cols), plane)
-        elif not parse_stream_name(tensor.name):
-            result[tensor.name] = DenseTensor(tensor.name, tensor.dtype, tensor.shape, located)
+        elif not parse_stream_name(name):
+            result[name] = DenseTensor(name, dtype, shape, located)
     return result
 
 
@@ -148,6 +149,7 @@ def original_shard(receipt: Receipt, tensors: dict[str, DenseTensor]) -> DenseSh
         receipt.row.file,
         receipt.source_header,
         [_source_tensor(tensor, tensors, where) for tensor in header],
+        header.nbytes,
         receipt.row.source_sha256,
     )
 
@@ -178,9 +180,10 @@ def own_shards(checkpoint: Checkpoint, tensors: Iterable[DenseTensor]) -> dict[s
 
 
 def _own_shard(checkpoint: Checkpoint, shard: Shard, tensors: list[DenseTensor]) -> DenseShard:
-    header = render_header(dense_metadata(shard), [(t.name, t.dtype, t.shape, t.nbytes) for t in tensors])
+    entries = [(t.name, t.dtype, t.shape, t.nbytes) for t in tensors]
+    header = render_header(dense_metadata(shard), entries)
     name = shard.name.removeprefix(f"{TENSORS}/") if checkpoint.layout is Layout.CONTAINER else shard.name
-    return DenseShard(name, header, tensors, None)
+    return DenseShard(name, header, tensors, sum(nbytes for *_, nbytes in entries), None)
 
 
 def dense_metadata(shard: Shard) -> dict[str, str]:
@@ -233,7 +236,6 @@ def merge_ranges(sources: Iterable[Located | P]) -> Iterator[Range | P]:
 def dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:
     """The index with dense names for stored ones and the true total size; all else as it was."""
     placed = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
-    sizes = {tensor.name: tensor.nbytes for shard in shards for tensor in shard.tensors}
     weight_map: dict[str, str] = {}
     for stored in index.weight_map:
         stream = parse_stream_name(stored)
@@ -241,11 +243,13 @@ def dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:
         if name not in placed:
             raise CheckpointError(f"{index.name}: lists {name}, which no shard holds")
         weight_map[name] = placed[name]
-    return index_document(index, weight_map, sum(sizes[name] for name in weight_map))
+    unlisted = placed.keys() - weight_map.keys()
+    left_out = sum(t.nbytes for shard in shards for t in shard.tensors if t.name in unlisted) if unlisted else 0
+    return index_document(index, weight_map, sum(shard.data_bytes for shard in shards) - left_out)
 
 
 def new_index(shards: list[DenseShard]) -> dict[str, object]:
     """An index of every tensor, for a checkpoint that has none."""
     weight_map = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
-    total = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
+    total = sum(shard.data_bytes for shard in shards)
     return index_document(None, dict(sorted(weight_map.items())), total)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
+from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
 from csf_tool.checkpoint.disguises import HEAD_BYTES, SAFETENSORS, disguise
@@ -43,6 +44,9 @@ DTYPE_BITS = {
 """Bits of an element of every dtype that safetensors 0.8 names; F4 and F6 elements are smaller than a byte."""
 
 _MAX_OFFSET = 1 << 63
+
+_COMPACT: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False}
+"""How json.dumps is to write: as the known writers do."""
 
 
 _ENTRY = re.compile(r'":\{"dtype":"([^"]*","shape":\[[^"]*)\],"data_offsets":\[([^"]*)\]\}(?:,"|\} *\Z)')
@@ -374,11 +378,20 @@ def render_header(metadata: dict[str, str], entries: list[tuple[str, str, tuple[
 
     `entries` are (name, dtype, shape, bytes) in the order of their data.
     """
-    document: dict[str, Any] = {METADATA_KEY: metadata} if metadata else {}
-    at = 0
-    for name, dtype, shape, nbytes in entries:
-        document[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + nbytes]}
-        at += nbytes
-    raw = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    # In a third of the time that it takes to make an object of every entry for json.dumps: most are of few kinds.
+    kinds = {kind: _render_kind(*kind) for kind in {(dtype, shape) for _, dtype, shape, _ in entries}}
+    ends = accumulate(nbytes for *_, nbytes in entries)
+    written = [f"{encode_basestring(METADATA_KEY)}:{json.dumps(metadata, **_COMPACT)}"] if metadata else []
+    written += [
+        f"{encode_basestring(name)}:{kinds[dtype, shape]}{end - nbytes},{end}]}}"
+        for (name, dtype, shape, nbytes), end in zip(entries, ends, strict=True)
+    ]
+    raw = f"{{{','.join(written)}}}".encode()
     raw += b" " * (-len(raw) % ALIGNMENT)
     return len(raw).to_bytes(LENGTH_BYTES, "little") + raw
+
+
+def _render_kind(dtype: str, shape: tuple[int, ...]) -> str:
+    """A tensor's entry up to its offsets."""
+    entry = json.dumps({"dtype": dtype, "shape": list(shape), "data_offsets": []}, **_COMPACT)
+    return entry.removesuffix("]}")

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from json.encoder import encode_basestring
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
@@ -333,7 +334,7 @@ def render_json(document: Any) -> bytes:
     Raises:
         CheckpointError: a string in it, which can only be a file's name, is no UTF-8.
     """
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    text = _render(document, "\n") + "\n"
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -341,3 +342,20 @@ def render_json(document: Any) -> bytes:
         raise CheckpointError(
             f"a file name that is no UTF-8 cannot stand in JSON, as in {line}: rename the file"
         ) from error
+
+
+def _render(value: Any, margin: str) -> str:
+    """What `json.dumps` gives with an indent of 2, for which it goes through every string in Python.
+
+    `margin` is a line break and the indent of the line that the value begins in.
+    """
+    inner = margin + "  "
+    if isinstance(value, dict) and value:
+        if set(map(type, value.values())) == {str}:
+            items = [f"{encode_basestring(key)}: {encode_basestring(item)}" for key, item in value.items()]
+        else:
+            items = [f"{encode_basestring(key)}: {_render(item, inner)}" for key, item in value.items()]
+        return f"{{{inner}{f',{inner}'.join(items)}{margin}}}"
+    if isinstance(value, list | tuple) and value:
+        return f"[{inner}{f',{inner}'.join(_render(item, inner) for item in value)}{margin}]"
+    return json.dumps(value, ensure_ascii=False)

@@ -3,6 +3,7 @@
 Heavy modules are imported inside the commands, so that `csf-tool --help` costs no more than typer itself.
 """
 
+import gc
 import io
 import os
 import sys
@@ -62,4 +63,5 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a name may have letters that the terminal's encoding has not
             stream.reconfigure(errors="backslashreplace")
     guarding.ends_with_process = True
+    gc.set_threshold(100_000, 20)  # the default looks over half a million tensors again and again
     app()
