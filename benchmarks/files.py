@@ -2,8 +2,9 @@
 """How close expand, verify and restore come to plain file tools, in one run on one disk.
 
 Makes a synthetic checkpoint at Qwen3.8's geometry (seeded random weights, block scales with about 1%
-exceptions), dense and in both CSF layouts, then times csf-tool beside cp, cmp, sha256sum and the script that
-a user would write. Prints seconds and ratios; the two of a pair take turns, the median of --repeat runs counts.
+exceptions), dense and in both CSF layouts, then times csf-tool beside cp, cmp, sha256sum, the script that
+a user would write, and dd with O_DIRECT, one a core: what the disk can do. Prints seconds and ratios; the two of
+a pair take turns, the median of --repeat runs counts.
 
 usage: benchmarks/files.py FOLDER [--layers 4] [--repeat 3] [--jobs N]
 """
@@ -169,6 +170,10 @@ def main() -> None:
     print(f"{nbytes / 1e9:.2f} GB dense, {cores} cores, medians of {args.repeat} runs in turn (and their range)\n")
     sync = "sync -f copy"
     bench.compare("expand hf", bench.tool("expand", "hf", "out"), "cp + sync", bench.shell(f"cp -r dense copy; {sync}"))
+    dd = f"mkdir copy; ls dense | xargs -P {cores} -I@ dd if=dense/@ of=copy/@ bs=16M oflag=direct status=none"
+    bench.compare(
+        "expand hf", bench.tool("expand", "hf", "out"), "dd past the cache + sync", bench.shell(f"{dd}; {sync}")
+    )
     against = bench.tool("verify", "hf", "--against", "dense")
     cmp = bench.shell("for f in dense/*; do cmp $f twin/${f#dense/}; done")
     bench.compare("verify hf --against", against, "cmp", cmp)

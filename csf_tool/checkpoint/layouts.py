@@ -15,16 +15,17 @@ from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, quantization_c
 from csf_tool.checkpoint.container import MANIFEST, TENSORS, Container, read_container
 from csf_tool.checkpoint.cross_check import cross_check, stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
-from csf_tool.checkpoint.files import RandomReader, is_folder, load_json
-from csf_tool.checkpoint.headers import DTYPE_BITS, SHARD_SUFFIX, read_header
+from csf_tool.checkpoint.files import is_folder, load_json
+from csf_tool.checkpoint.headers import SHARD_SUFFIX
 from csf_tool.checkpoint.index import Index, find_index, read_index
 from csf_tool.checkpoint.journal import FOLDER as JOURNAL_FOLDER
 from csf_tool.checkpoint.journal import has_journal
-from csf_tool.checkpoint.model import Checkpoint, Layout, Shard, Stored
+from csf_tool.checkpoint.model import Checkpoint, Layout, PlaneTable, Stored
 from csf_tool.checkpoint.names import parse_stream_name
-from csf_tool.checkpoint.planes import find_dense_planes, find_planes
+from csf_tool.checkpoint.planes import find_dense_planes, find_planes, join_planes
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.checkpoint.refusals import no_files_of_one, no_safetensors_file, no_shard_can_be_read, not_a_checkpoint
+from csf_tool.checkpoint.shard_headers import ReadShard, read_faultless, read_shard
 from csf_tool.codec.formats import FORMATS
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import brief, count
@@ -33,9 +34,6 @@ if TYPE_CHECKING:  # huggingface_hub takes a while to import
     from csf_tool.checkpoint.hub import HubRepo
 
 _MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
-
-_SHARED_SHARDS = 8
-"""How many shards' headers are worth a second process: it takes a few milliseconds to start and to hear of."""
 
 MAX_NUMBERED_SHARDS = 10_000
 """Most shards that names are believed when they say that there are so many: a name can claim any number."""
@@ -85,7 +83,7 @@ def _open_file(path: Path) -> Checkpoint:
         raise UsageError(f"{path}: is a JSON file; give the folder it is in, {path.parent}")
     checkpoint = Checkpoint(path, path.parent, Layout.FILE)
     try:
-        checkpoint.shards = [_read_shard(checkpoint, path.name, checkpoint.problems)]
+        checkpoint.shards = [read_shard(checkpoint, path.name, checkpoint.problems)]
     except CheckpointError as error:
         if path.name.endswith(SHARD_SUFFIX):
             raise
@@ -184,7 +182,7 @@ def open_container(
     for name in stray:
         container.error(name, f"a shard beside {MANIFEST}: {_MIXED}")
     names = [f"{TENSORS}/{file}" for file in container.rows]
-    _read_shards(checkpoint, names, _faultless_shards(checkpoint, names))
+    _read_shards(checkpoint, names, read_faultless(checkpoint, names, with_planes=False))
     for file in (name for name in _shard_files(path, TENSORS, hub=hub) if name not in container.rows):
         container.error(f"{TENSORS}/{file}", "is not listed in the manifest")
     return _finish(checkpoint)
@@ -194,10 +192,10 @@ def _open_hf(path: Path, index_name: str | None, found: list[str], hub: "HubRepo
     layout = Layout.HF if index_name or len(found) > 1 or (path / CONFIG_FILES[0]).exists() else Layout.FILE
     checkpoint = Checkpoint(path, path, layout, hub=hub)
     names = list(found)
-    read: dict[str, Shard] = {}
+    read: dict[str, ReadShard] = {}
     if index_name:
         checkpoint.index = Index(path, index_name)
-        read = _faultless_shards(checkpoint, found)
+        read = read_faultless(checkpoint, found, with_planes=True)
         if read and (agreeing := _open_agreeing(checkpoint, read)):
             return agreeing
         indexed = sorted(checkpoint.index.shards)
@@ -215,37 +213,20 @@ def _open_hf(path: Path, index_name: str | None, found: list[str], hub: "HubRepo
     return _finish(checkpoint)
 
 
-def _open_agreeing(opened: Checkpoint, shards: dict[str, Shard]) -> Checkpoint | None:
+def _open_agreeing(opened: Checkpoint, read: dict[str, ReadShard]) -> Checkpoint | None:
     """The checkpoint of these shards if its index is written as most are, and lists exactly what they hold."""
     index = opened.index
     assert index is not None
-    checkpoint = replace(opened, shards=list(shards.values()), problems=[])
-    held = {name: shard.header.names for name, shard in shards.items()}
+    shards = [shard for shard, _ in read.values()]
+    checkpoint = replace(opened, shards=shards, problems=[])
+    held = {shard.name: shard.header.names for shard in shards}
     with in_background(lambda: index.spells_out(held)) as agrees:
-        stored = Stored(checkpoint.shards)
-        _find_planes(checkpoint, stored)
-        return cross_check(checkpoint, stored, index_agrees=True) if agrees() else None
-
-
-def _faultless_shards(checkpoint: Checkpoint, names: list[str]) -> dict[str, Shard]:
-    """The shards by name; none when anything is wrong with one of them."""
-    _prepare(checkpoint, names)
-
-    def read(some: list[str]) -> list[Shard]:
-        problems: list[Problem] = []
-        shards = [_read_shard(checkpoint, name, problems) for name in some]
-        return [] if problems else shards
-
-    try:
-        if checkpoint.hub or len(names) < _SHARED_SHARDS:
-            found = read(names)
-        else:
-            with in_background(lambda: read(names[1::2])) as others:
-                found = read(names[::2]) + (others() or [])
-    except CheckpointError:
-        return {}
-    shards = {shard.name: shard for shard in found}
-    return {name: shards[name] for name in names} if len(shards) == len(names) else {}
+        stored = Stored(shards)
+        parts = [(shard, planes) for shard, planes in read.values() if planes is not None]
+        found = join_planes(stored, parts) if len(parts) == len(shards) else find_planes(stored, {})
+        _add_planes(checkpoint, stored, found)
+        cross_check(checkpoint, stored, index_agrees=True)
+        return checkpoint if agrees() else None
 
 
 def _numbered_siblings(found: list[str]) -> list[str]:
@@ -263,12 +244,15 @@ def _numbered_siblings(found: list[str]) -> list[str]:
     return siblings
 
 
-def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Shard] = MappingProxyType({})) -> None:
+def _read_shards(
+    checkpoint: Checkpoint, names: list[str], read: Mapping[str, ReadShard] = MappingProxyType({})
+) -> None:
     """Read every shard that can be read and is not in `read`; what stops one is a problem of its own."""
-    _prepare(checkpoint, names)
+    if checkpoint.hub:
+        checkpoint.hub.prepare(names)
     for name in names:
         try:
-            shard = read.get(name) or _read_shard(checkpoint, name, checkpoint.problems)
+            shard = read[name].shard if name in read else read_shard(checkpoint, name, checkpoint.problems)
             checkpoint.shards.append(shard)
         except CheckpointError as error:
             checkpoint.lacking.append(name)
@@ -278,42 +262,19 @@ def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Sh
         raise no_shard_can_be_read(checkpoint.path, listed_by, names, checkpoint.problems[-len(names) :])
 
 
-def _prepare(checkpoint: Checkpoint, names: list[str]) -> None:
-    """Have the headers of shards on the Hub fetched together."""
-    if checkpoint.hub:
-        checkpoint.hub.prepare(names)
-
-
-def _read_shard(checkpoint: Checkpoint, name: str, problems: list[Problem]) -> Shard:
-    path = checkpoint.root / name
-    if checkpoint.hub and (remote := checkpoint.hub.remote(name)):
-        size = remote.file.size
-        header = read_header(remote.open(), size)
-        problems += [Problem(name, fault.tensor, fault.problem) for fault in header.faults]
-        return Shard(name, path, size, 0, header, remote)
-    with RandomReader(path, name) as reader:
-        status = os.fstat(reader.fileno())
-        header = read_header(reader, status.st_size)
-    problems += [Problem(name, fault.tensor, fault.problem) for fault in header.faults]
-    for dtype in sorted(set(header.dtypes) - DTYPE_BITS.keys()):
-        first = header.names[header.dtypes.index(dtype)]
-        text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
-        problems.append(Problem(name, first, text, Severity.WARNING))
-    return Shard(name, path, status.st_size, status.st_mtime_ns, header)
-
-
 def _finish(checkpoint: Checkpoint) -> Checkpoint:
     """Find the planes, and hold every list of names against every other."""
     stored = Stored(checkpoint.shards)
     if len(stored.row_of) != len(stored.names):
         checkpoint.problems += stored_twice(checkpoint.shards)
-    _find_planes(checkpoint, stored)
+    receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
+    _add_planes(checkpoint, stored, find_planes(stored, receipts))
     return cross_check(checkpoint, stored)
 
 
-def _find_planes(checkpoint: Checkpoint, stored: Stored) -> None:
-    receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
-    checkpoint.plane_table, problems = find_planes(stored, receipts)
+def _add_planes(checkpoint: Checkpoint, stored: Stored, found: tuple[PlaneTable, list[Problem]]) -> None:
+    """Give the checkpoint the planes that were found, and those that are stored dense."""
+    checkpoint.plane_table, problems = found
     checkpoint.dense_table = find_dense_planes(stored)
     checkpoint.problems += problems
 

@@ -1,5 +1,6 @@
 """Work that a copy of the process does."""
 
+import marshal
 import os
 import signal
 import threading
@@ -53,19 +54,11 @@ def dies() -> bool:
     return True
 
 
-class DiesHalfSent:
-    """Something of which a copy sends the beginning, and no more."""
-
-    def __reduce__(self) -> str:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return ""
+def gives_no_plain_data() -> object:
+    return [b"x" * (1 << 20), object()]
 
 
-def half_sent() -> object:
-    return [b"x" * (1 << 20), DiesHalfSent()]
-
-
-@pytest.mark.parametrize("work", [raises, dies, half_sent])
+@pytest.mark.parametrize("work", [raises, dies, gives_no_plain_data])
 def test_a_copy_that_comes_to_grief_has_no_result(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], work: Callable[[], object]
 ) -> None:
@@ -73,6 +66,15 @@ def test_a_copy_that_comes_to_grief_has_no_result(
     with in_background(work) as result:
         assert result() is None
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("left", [0, 1, 100, 1 << 20])
+def test_a_copy_that_ends_while_it_sends_has_no_result(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+    monkeypatch.setattr(background, "can_be_copied", lambda: True)
+    really_dumps = marshal.dumps
+    monkeypatch.setattr(marshal, "dumps", lambda value: really_dumps(value)[:left])
+    with in_background(lambda: [b"x" * (1 << 19)] * 3 + [b"y" * (1 << 19)] * 2) as result:
+        assert result() is None
 
 
 def test_where_the_system_waits_for_copies_itself(monkeypatch: pytest.MonkeyPatch) -> None:
