@@ -140,7 +140,9 @@ def running_hub() -> Iterator[Hub]:
     """A server on two random ports: the Hub's own, and its storage's."""
     hub = Hub()
     servers = [_Server(("127.0.0.1", 0), _handler(hub)) for _ in range(2)]
-    hub.endpoint, hub.storage = (f"http://127.0.0.1:{server.server_address[1]}" for server in servers)
+    ports = [server.server_address[1] for server in servers]
+    # Two names of one machine: huggingface_hub 1.33 follows a redirect by itself to the same host, whatever the port.
+    hub.endpoint, hub.storage = f"http://127.0.0.1:{ports[0]}", f"http://localhost:{ports[1]}"
     for server in servers:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:

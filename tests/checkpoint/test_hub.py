@@ -401,7 +401,7 @@ REFUSALS = {
         "org/nvfp4-dense",
         Fault("/storage/", 99, whole=True),
         EnvironmentFault,
-        r"127.0.0.1 ignores Range: it answers a request for 65536 bytes with the whole file .*`hf download`",
+        r"localhost ignores Range: it answers a request for 65536 bytes with the whole file .*`hf download`",
     ),
     "another range": (
         "org/nvfp4-dense",
