@@ -33,6 +33,9 @@ _WIDTH = 7.0
 _DPI = 200
 _CAPTION_COLUMNS = 120
 
+_LABEL_COLUMNS = 13
+"""Characters on a line of the label below a group of bars, of which there are up to six."""
+
 
 def require_figures(path: Path) -> None:
     """Check before any work that a figure can be drawn and that its name says how.
@@ -196,7 +199,11 @@ def _grouped_bars(axes: "Axes", names: list[str], ways: list[_Way]) -> None:
             place, height, width, yerr=[below, above], label=label, color=colour, hatch=hatch, edgecolor="white",
             error_kw={"elinewidth": 0.8},
         )  # fmt: skip
-    axes.set_xticks(range(len(names)), [_plain(name).replace(" ", "\n") for name in names], fontsize=8)
+    axes.set_xticks(
+        range(len(names)),
+        [textwrap.fill(_plain(name), _LABEL_COLUMNS, break_long_words=False) for name in names],
+        fontsize=8,
+    )
     axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend
     _tidy(axes)
     axes.legend(frameon=False, fontsize=7, ncols=2)
