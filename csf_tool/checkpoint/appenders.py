@@ -167,10 +167,10 @@ class DirectAppender:
     def __init__(self, fd: int, name: str) -> None:
         self._fd = fd
         self._name = name
-        self._set_direct(True)
         # Anonymous maps begin at a page. While one is written, the other is filled.
         self._buffers = cycle([memoryview(mmap.mmap(-1, _PIECE_BYTES)) for _ in range(2)])
         self._buffer = next(self._buffers)
+        self._set_direct(True)
         self._filled = 0
         self._begin = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="csf-tool-write")

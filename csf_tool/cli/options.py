@@ -1,7 +1,7 @@
 """Arguments and options that several commands have."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,13 +25,19 @@ JobsOption = Annotated[
     int | None,
     typer.Option("--jobs", "-j", min=1, help="Shards in flight together.", show_default="one a core, up to 4"),
 ]
-CacheOption = Annotated[
-    bool | None,
-    typer.Option(
+
+
+def _cache_option(unasked: str) -> Any:
+    return typer.Option(
         "--drop-cache/--keep-cache",
         help="Keep the run's own files out of the page cache, or in it.",
-        show_default="large new files out of it; all when they are larger than half of memory",
-    ),
+        show_default=unasked,
+    )
+
+
+CacheOption = Annotated[bool | None, _cache_option("out when they are larger than half of memory")]
+WritingCacheOption = Annotated[
+    bool | None, _cache_option("large new files out; all of them when they are larger than half of memory")
 ]
 FigureOption = Annotated[
     Path | None, typer.Option(metavar="FILE.png|svg", help="Draw it as well (needs matplotlib: the extra plot).")

@@ -9,7 +9,6 @@ import typer
 
 from csf_tool.cli.guarding import guarded, open_argument, say, show
 from csf_tool.cli.options import (
-    CacheOption,
     CheckpointArgument,
     DestinationArgument,
     DeviceOption,
@@ -19,6 +18,7 @@ from csf_tool.cli.options import (
     JsonOption,
     SourceModelOption,
     SourceRevisionOption,
+    WritingCacheOption,
 )
 from csf_tool.errors import UsageError
 
@@ -50,7 +50,7 @@ def expand(
     recheck: Annotated[
         bool, typer.Option("--recheck", help="Read shards that an interrupted run finished, and compare them.")
     ] = False,
-    drop_cache: CacheOption = None,
+    drop_cache: WritingCacheOption = None,
     ignore_space: IgnoreSpaceOption = False,
     adopt: Annotated[
         bool,
@@ -171,7 +171,7 @@ def compress(
     source_revision: SourceRevisionOption = None,
     device: DeviceOption = "auto",
     jobs: JobsOption = None,
-    drop_cache: CacheOption = None,
+    drop_cache: WritingCacheOption = None,
     ignore_space: IgnoreSpaceOption = False,
     as_json: JsonOption = False,
 ) -> int:
