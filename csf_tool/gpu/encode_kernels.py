@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from csf_tool.codec import formats
+from csf_tool.gpu.kernels import ALL_BITS
 
 _SLAB_ROWS = tl.constexpr(formats.SLAB_ROWS)
 _POSITION_BITS = tl.constexpr(formats.POSITION_BITS)
@@ -43,7 +44,7 @@ def _popcount(x):
 @triton.jit
 def _below_lowest(x):
     """How many bits of uint32 `x` are below its lowest set bit."""
-    return _popcount((x & (~x + 1)) - 1).to(tl.int32)
+    return _popcount((x & ((x ^ ALL_BITS) + 1)) - 1).to(tl.int32)
 
 
 @triton.jit
@@ -75,7 +76,7 @@ def _count_less(scales, row, mask, first, COLS: tl.constexpr, DIGITS: tl.constex
     scales = scales.to(tl.pointer_type(SCALES)) + row * (COLS // WIDTH)
     before = first - 1
     zero = tl.zeros_like(first).to(tl.uint32)
-    ones = ~zero
+    ones = zero ^ ALL_BITS
     digits: tl.tuple = ()
     for _ in tl.static_range(DIGITS):
         digits = digits + (zero,)  # noqa: RUF005
@@ -112,8 +113,8 @@ def _best_window(digits, WINDOW: tl.constexpr, DIGITS: tl.constexpr):
     covers: tl.tuple = ()
     borrow = tl.zeros_like(digits[0])
     for p in tl.static_range(DIGITS):  # counter j + WINDOW less counter j, in place j
-        inverse, borrow = _add(~(digits[p] >> WINDOW), digits[p], borrow)
-        covers = covers + (~inverse,)  # noqa: RUF005
+        inverse, borrow = _add((digits[p] >> WINDOW) ^ ALL_BITS, digits[p], borrow)
+        covers = covers + (inverse ^ ALL_BITS,)  # noqa: RUF005
     best = tl.zeros_like(digits[0]) | ((1 << (31 - WINDOW)) - 1)  # bit j: as far as known, window j
     covered = tl.zeros_like(digits[0]).to(tl.int32)
     for p in tl.static_range(DIGITS - 1, -1, -1):
@@ -200,9 +201,9 @@ def _codes_and_strays(words, base, BITS: tl.constexpr, WIDTH: tl.constexpr):
     HIGH: tl.constexpr = (0x80 - (1 << BITS)) * 0x01010101
     # Subtract the base from the bytes of a word, without borrows between them.
     bases = (base.to(tl.uint32) * (0x01010101 & ((1 << 8 * WIDTH) - 1)))[:, None]
-    code = ((words | 0x80808080) - (bases & 0x7F7F7F7F)) ^ ((words ^ ~bases) & 0x80808080)
+    code = ((words | 0x80808080) - (bases & 0x7F7F7F7F)) ^ ((words ^ bases ^ ALL_BITS) & 0x80808080)
     strays = (((code & HIGH) + HIGH) | code) & 0x80808080
-    return code & LOW & ~((strays >> 7) * ((1 << BITS) - 1)), strays
+    return code & LOW & ((strays >> 7) * ((1 << BITS) - 1) ^ ALL_BITS), strays
 
 
 @triton.jit

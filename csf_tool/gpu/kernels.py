@@ -24,6 +24,9 @@ from csf_tool.codec import formats, tiles
 EXPERT_BLOCK = 32
 """Experts that a routed program looks at: a lane of a warp each, so finding the active ones takes no barrier."""
 
+ALL_BITS = tl.constexpr(0xFFFFFFFF)
+"""Of a uint32. `x ^ ALL_BITS` is `~x`, which the interpreters of triton 3.6 and 3.7 refuse for unsigned numbers."""
+
 NO_LEAD = 255
 """Position in the group that stands for "this group has no exception". Groups are smaller."""
 
@@ -113,7 +116,7 @@ def _merge_leads(words, leads, word, unit, mask, GROUP: tl.constexpr):
     hole = tl.full((1, 1), 0xFF, tl.uint32) << shift
     value = ((lead >> 8) & 0xFF) << shift
     hit = ((lead & 0xFF) >> 2).to(tl.int32) == word % (GROUP // 4)
-    return tl.where(hit, (words & ~hole) | value, words)
+    return tl.where(hit, (words & (hole ^ ALL_BITS)) | value, words)
 
 
 @triton.jit
