@@ -22,20 +22,21 @@ SAMPLE = Path(__file__).resolve().parent.parent / "tests/data/samples/nvfp4-dens
 
 
 @cache
-def sample_rows(projection: str) -> NDArray[np.uint8]:
-    """The block scales of a projection of all layers and experts, plane below plane."""
+def sample_rows(of_down: bool) -> NDArray[np.uint8]:
+    """The block scales of all layers and experts, plane below plane: those of down, or those of gate and up."""
     planes = []
     for shard in sorted(SAMPLE.glob("*.safetensors")):
         with safe_open(shard, "pt") as tensors:
-            names = [name for name in tensors.keys() if name.endswith(f".{projection}.weight_scale")]
-            planes += [tensors.get_tensor(name).view(torch.uint8).numpy() for name in names]
+            names = [name for name in tensors.keys() if ".experts." in name and name.endswith(".weight_scale")]
+            chosen = [name for name in names if (".down_proj." in name) == of_down]
+            planes += [tensors.get_tensor(name).view(torch.uint8).numpy() for name in chosen]
     return np.concatenate(planes)
 
 
 def real_scales(rng: np.random.Generator, shape: tuple[int, ...]) -> bytes:
     """A plane of rows of the sample, from a random one on."""
     rows, cols = shape
-    stored = sample_rows("down_proj" if rows == HIDDEN else "gate_proj")
+    stored = sample_rows(rows == HIDDEN)
     chosen = stored[(rng.integers(len(stored)) + np.arange(rows)) % len(stored)]
     return np.tile(chosen, (1, -(-cols // chosen.shape[1])))[:, :cols].tobytes()
 
