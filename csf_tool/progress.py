@@ -1,6 +1,10 @@
 """How operations report progress: by callback. Nothing here prints."""
 
+from collections.abc import Callable
 from typing import Protocol
+
+OnBytes = Callable[[int], None]
+"""Told how many bytes have just been gone through."""
 
 
 class Progress(Protocol):

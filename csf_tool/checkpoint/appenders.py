@@ -9,18 +9,16 @@ import errno
 import mmap
 import os
 import sys
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import cycle
 from typing import Protocol
 
 from csf_tool.checkpoint.files import CHUNK_BYTES, RandomReader, Reader, drop_cache, writing_fault
+from csf_tool.progress import OnBytes
 
 if sys.platform != "win32":
     import fcntl
-
-OnBytes = Callable[[int], None]
 
 _LEAST_DIRECT_BYTES = 64 << 20
 """The smallest file that is written past the cache: a small one is likely to be read again soon."""

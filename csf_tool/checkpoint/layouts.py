@@ -25,7 +25,7 @@ from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes, join_planes
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.checkpoint.refusals import no_files_of_one, no_safetensors_file, no_shard_can_be_read, not_a_checkpoint
-from csf_tool.checkpoint.shard_headers import ReadShard, read_faultless, read_shard
+from csf_tool.checkpoint.shard_headers import ReadShard, prepare, read_faultless, read_shard
 from csf_tool.codec.formats import FORMATS
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import brief, count
@@ -248,8 +248,7 @@ def _read_shards(
     checkpoint: Checkpoint, names: list[str], read: Mapping[str, ReadShard] = MappingProxyType({})
 ) -> None:
     """Read every shard that can be read and is not in `read`; what stops one is a problem of its own."""
-    if checkpoint.hub:
-        checkpoint.hub.prepare(names)
+    prepare(checkpoint, names)
     for name in names:
         try:
             shard = read[name].shard if name in read else read_shard(checkpoint, name, checkpoint.problems)

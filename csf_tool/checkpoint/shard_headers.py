@@ -24,6 +24,12 @@ class ReadShard(NamedTuple):
     planes: PlaneColumns | None = None
 
 
+def prepare(checkpoint: Checkpoint, names: list[str]) -> None:
+    """Have the headers of shards on the Hub fetched together."""
+    if checkpoint.hub:
+        checkpoint.hub.prepare(names)
+
+
 def read_shard(checkpoint: Checkpoint, name: str, problems: list[Problem]) -> Shard:
     """The shard `name` of a checkpoint, by its header; what is wrong with tensors is added to `problems`.
 
@@ -50,8 +56,7 @@ def read_shard(checkpoint: Checkpoint, name: str, problems: list[Problem]) -> Sh
 
 def read_faultless(checkpoint: Checkpoint, names: list[str], *, with_planes: bool) -> dict[str, ReadShard]:
     """The shards `names` in their order; none when anything is wrong with one of them."""
-    if checkpoint.hub:
-        checkpoint.hub.prepare(names)
+    prepare(checkpoint, names)
     try:
         if checkpoint.hub or len(names) < _MANY_SHARDS:
             found = _read(checkpoint, names, with_planes)

@@ -16,9 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
-from csf_tool.checkpoint.appenders import OnBytes, make_appender
+from csf_tool.checkpoint.appenders import make_appender
 from csf_tool.checkpoint.files import Reader, writing_fault
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
+from csf_tool.progress import OnBytes
 from csf_tool.text import size
 
 if sys.platform != "win32":

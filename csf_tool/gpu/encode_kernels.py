@@ -79,7 +79,7 @@ def _count_less(scales, row, mask, first, COLS: tl.constexpr, DIGITS: tl.constex
     ones = zero ^ ALL_BITS
     digits: tl.tuple = ()
     for _ in tl.static_range(DIGITS):
-        digits = digits + (zero,)  # noqa: RUF005
+        digits = digits + (zero,)  # noqa: RUF005 (Triton unpacks no tuples)
     for at in range(COLS // WIDTH):
         eight = tl.load(scales + at, mask=mask, other=0)
         # Each addition takes three digits of one weight to one of this weight and one of the next.
@@ -92,7 +92,7 @@ def _count_less(scales, row, mask, first, COLS: tl.constexpr, DIGITS: tl.constex
         b2, carry = _add(digits[2], c, d)
         sums: tl.tuple = (b0, b1, b2)
         for p in tl.static_range(3, DIGITS):
-            sums = sums + (digits[p] ^ carry,)  # noqa: RUF005
+            sums = sums + (digits[p] ^ carry,)  # noqa: RUF005 (Triton unpacks no tuples)
             carry = digits[p] & carry
         digits = sums
     return digits
@@ -114,7 +114,7 @@ def _best_window(digits, WINDOW: tl.constexpr, DIGITS: tl.constexpr):
     borrow = tl.zeros_like(digits[0])
     for p in tl.static_range(DIGITS):  # counter j + WINDOW less counter j, in place j
         inverse, borrow = _add((digits[p] >> WINDOW) ^ ALL_BITS, digits[p], borrow)
-        covers = covers + (inverse ^ ALL_BITS,)  # noqa: RUF005
+        covers = covers + (inverse ^ ALL_BITS,)  # noqa: RUF005 (Triton unpacks no tuples)
     best = tl.zeros_like(digits[0]) | ((1 << (31 - WINDOW)) - 1)  # bit j: as far as known, window j
     covered = tl.zeros_like(digits[0]).to(tl.int32)
     for p in tl.static_range(DIGITS - 1, -1, -1):

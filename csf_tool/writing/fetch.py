@@ -5,7 +5,7 @@ an interrupt is heard: huggingface_hub's own downloads begin again from the star
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +14,10 @@ from csf_tool.checkpoint.files import CHUNK_BYTES, writing_fault
 from csf_tool.checkpoint.hashes import new_hasher
 from csf_tool.checkpoint.model import Shard
 from csf_tool.errors import CheckpointError
+from csf_tool.progress import OnBytes
 
 if TYPE_CHECKING:  # huggingface_hub takes a while to import
     from csf_tool.checkpoint.hub_ranges import RemoteFile
-
-OnBytes = Callable[[int], None]
 
 
 @contextmanager

@@ -1,18 +1,17 @@
 """Writing one shard from parts: new bytes, and ranges of stored files that the kernel may copy."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from csf_tool.checkpoint.dense import Range
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.writer import NewFile
+from csf_tool.progress import OnBytes
 from csf_tool.running.hashing import Hashing
 
 _FORGET_BYTES = 64 << 20
 """How much is read and written between two hints to the page cache."""
-
-OnBytes = Callable[[int], None]
 
 
 class _Forgets(Protocol):

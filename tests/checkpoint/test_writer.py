@@ -1,6 +1,7 @@
 """Writing: nothing overwritten, nothing half written under its own name, every failing call noticed."""
 
 import errno
+import json
 import os
 import stat
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from csf_tool.checkpoint.writer import Destination, remove_abandoned, render_json
 from csf_tool.errors import EnvironmentFault, UsageError
@@ -39,6 +42,20 @@ def test_a_file_in_a_new_folder(out: Path) -> None:
 def test_a_small_file_at_once(out: Path) -> None:
     Destination(out).write("x.json", render_json({"é": [1]}))
     assert (out / "x.json").read_bytes() == '{\n  "é": [\n    1\n  ]\n}\n'.encode()
+
+
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(DOCUMENTS)
+def test_json_is_written_as_the_library_does(document: object) -> None:
+    assert render_json(document).decode() == json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def test_an_empty_folder_may_be_written(out: Path) -> None:
