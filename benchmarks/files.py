@@ -25,8 +25,8 @@ from statistics import median
 
 import numpy as np
 
-from csf_tool.checkpoint.headers import render_header
 from csf_tool.codec.formats import NVFP4
+from csf_tool.disk.headers import render_header
 
 HIDDEN, INTERMEDIATE, EXPERTS = 2560, 640, 512
 PROJECTIONS = {

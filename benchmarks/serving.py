@@ -26,7 +26,7 @@ from safetensors.torch import load_file as safetensors_load_file
 
 import csf_tool
 from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.plan import make_plan
+from csf_tool.look.plan import make_plan
 
 DEVICE = "cuda"
 TOKENS, EXPERTS_OF_TOKEN = 64, 8

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from csf_tool.version import __version__
 
 if TYPE_CHECKING:
-    from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.checkpoint.open import open_checkpoint
     from csf_tool.gpu import (
         CsfScales,
         CsfStreams,
@@ -53,7 +53,7 @@ _ELSEWHERE = {
     "iter_tensors": "csf_tool.loading.tensors",
     "load_file": "csf_tool.loading.tensors",
     "load_stack": "csf_tool.loading.stacks",
-    "open_checkpoint": "csf_tool.checkpoint.layouts",
+    "open_checkpoint": "csf_tool.checkpoint.open",
     "safe_open": "csf_tool.loading.tensors",
 }
 """Where the names are that are not in `csf_tool.gpu`."""

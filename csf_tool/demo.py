@@ -9,25 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.headers import render_header
 from csf_tool.checkpoint.index import INDEX_NAME
-from csf_tool.checkpoint.layouts import open_checkpoint
-from csf_tool.checkpoint.writer import Destination, render_json
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.codec.formats import NVFP4
 from csf_tool.codec.values import scale_values
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.coders.encoder import NumpyEncoder
-from csf_tool.compress import CompressOptions, compress
+from csf_tool.disk.headers import render_header
+from csf_tool.disk.json_files import render_json
 from csf_tool.errors import UsageError
-from csf_tool.expand import expand
+from csf_tool.look.stats import collect_stats
 from csf_tool.progress import Silent
+from csf_tool.prove.verify import verify
 from csf_tool.report.compress import compress_report
 from csf_tool.report.console import print_out
 from csf_tool.report.expand import expand_report
 from csf_tool.report.stats import stats_report
 from csf_tool.report.verify import verify_report
-from csf_tool.stats import collect_stats
-from csf_tool.verify import verify
+from csf_tool.write.compress import CompressOptions, compress
+from csf_tool.write.destination import Destination
+from csf_tool.write.expand import expand
 
 _LAYERS, _EXPERTS, _HIDDEN, _INTERMEDIATE = 2, 8, 512, 256
 _SEED = 2026

@@ -147,7 +147,7 @@ class _Steps:
         return bool(bad) and begin > 16 and os.path.samestat(os.fstat(fd), Path(bad).stat())
 
     def _hook_reading(self) -> None:
-        from csf_tool.checkpoint.files import RandomReader
+        from csf_tool.disk.reader import RandomReader
 
         real = RandomReader.read_into
 
@@ -175,7 +175,7 @@ class _Steps:
 
 def write_directly() -> None:
     """Have this process write all shards past the page cache, however small, in pieces of a few blocks."""
-    from csf_tool.checkpoint import appenders
+    from csf_tool.disk import appenders
 
     def everywhere(fd: int) -> bool:
         return fd >= 0

@@ -12,14 +12,13 @@ PACKAGE = Path(csf_tool.__file__).parent
 
 LAYERS = [
     {"errors", "progress", "text", "version"},
-    {"codec", "devices"},
+    {"codec", "devices", "disk"},
     {"checkpoint", "gpu"},
-    {"coders"},
+    {"coders", "hub"},
     {"running"},
-    {"loading", "verification", "writing"},
-    {"compression"},
-    {"bench", "compress", "convert", "expand", "identity", "inspection", "plan", "scale_bytes", "verify"},
-    {"stats"},  # it carries what scale_bytes counted
+    {"loading", "prove", "write"},
+    {"look"},
+    {"bench"},
     {"report"},
     {"demo"},
     {"cli"},

@@ -22,7 +22,7 @@ from csf_tool.cli import app
 from csf_tool.cli.prove import CrossCheckBy
 from csf_tool.cli.write import ConvertTo, To
 from csf_tool.coders.decoder import CrossCheck
-from csf_tool.convert import Target
+from csf_tool.write.convert import Target
 
 Copied = Callable[..., Path]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -175,7 +175,7 @@ def test_names_from_files_cannot_act_on_the_terminal(tmp_path: Path, monkeypatch
 
 
 def test_an_unforeseen_error_is_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("csf_tool.stats.collect_stats", lambda _: 1 / 0)
+    monkeypatch.setattr("csf_tool.look.stats.collect_stats", lambda _: 1 / 0)
     result = CliRunner().invoke(app, ["stats", str(here / "nvfp4-csf-hf")])
     assert result.exit_code == 3
     assert result.stderr.count("\n") == 1
@@ -188,7 +188,7 @@ def test_no_permission_is_not_the_checkpoints_fault(here: Path, monkeypatch: pyt
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "config")
 
-    monkeypatch.setattr("csf_tool.checkpoint.files.Path.read_bytes", refuse)
+    monkeypatch.setattr("csf_tool.disk.reader.Path.read_bytes", refuse)
     result = CliRunner().invoke(app, ["stats", "nvfp4-csf-hf"])
     assert (result.exit_code, "Permission denied" in result.stderr) == (3, True)
 
@@ -196,7 +196,7 @@ def test_no_permission_is_not_the_checkpoints_fault(here: Path, monkeypatch: pyt
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_interrupted_is_130_and_leaves_no_file(here: Path) -> None:
     code = """
-import sys, time, csf_tool.checkpoint.writer as writer, csf_tool.cli
+import sys, time, csf_tool.disk.new_file as writer, csf_tool.cli
 def slowly(self, reader, begin, end, on_bytes):
     sys.stdout.write("ready\\n")
     sys.stdout.flush()

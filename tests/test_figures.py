@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from typer.testing import CliRunner
 
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.cli import app
-from csf_tool.inspection import choose_planes, inspect_plane
-from csf_tool.plan import make_plan
+from csf_tool.look.inspection import choose_planes, inspect_plane
+from csf_tool.look.plan import make_plan
+from csf_tool.look.stats import collect_stats
 from csf_tool.report.figures import plan_figure, plane_figure, stats_figure
-from csf_tool.stats import collect_stats
 
 Sample = Callable[[str], Path]
 PLANE = "model.language_model.layers.2.mlp.experts.3.down_proj"

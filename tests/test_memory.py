@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from csf_tool.checkpoint import appenders
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.disk import appenders
 from tests.building import NVFP4, Tensor, compressed, header_of, index_of, matrix, raw_file, recipes_config, write_json
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status and counts pages: Linux only")
@@ -28,7 +28,7 @@ MODULE = "model.layers.0.mlp.experts.0.up_proj"
 _PROGRAM = """
 import atexit, os, sys
 import numpy as np
-import csf_tool.checkpoint.appenders as appenders
+import csf_tool.disk.appenders as appenders
 import csf_tool.cli
 
 def peak(path):

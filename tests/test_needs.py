@@ -791,8 +791,8 @@ COVERED = {
     50: [f"{I}::test_killed_at_every_step", f"{I}::test_killed_again_and_again"],
     51: [f"{I}::test_another_revision_of_the_source_is_refused", f"{I}::test_other_options_are_refused"],
     53: [
-        "tests/writing/test_consume.py::test_killed_at_any_step_it_goes_on_from_what_is_left",
-        "tests/writing/test_consume.py::test_links_and_files_with_two_names_are_refused",
+        "tests/write/test_consume.py::test_killed_at_any_step_it_goes_on_from_what_is_left",
+        "tests/write/test_consume.py::test_links_and_files_with_two_names_are_refused",
     ],
     54: [f"{E}::test_a_destination_inside_the_source_is_refused", f"{E}::test_a_link_to_the_source_is_refused"],
     56: ["tests/test_memory.py::test_a_tensor_of_6_gib"],  # files past 4 GiB; locks of Windows are not tested

@@ -17,14 +17,14 @@ from compressed_tensors.quantization.utils import calculate_qparams, generate_gp
 from safetensors.torch import load_file, save_file
 
 import csf_tool
-from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.coders.encoder import NumpyEncoder
-from csf_tool.compress import CompressOptions, compress
-from csf_tool.expand import expand
 from csf_tool.progress import Silent
-from csf_tool.verify import verify
+from csf_tool.prove.verify import verify
+from csf_tool.write.compress import CompressOptions, compress
+from csf_tool.write.expand import expand
 
 LAYERS = 3
 

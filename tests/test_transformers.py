@@ -15,13 +15,13 @@ import transformers
 from safetensors.torch import save_file
 
 import csf_tool
-from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.coders.encoder import NumpyEncoder
-from csf_tool.compress import CompressOptions, compress
-from csf_tool.compression.selection import Rules
 from csf_tool.progress import Silent
+from csf_tool.write.compress import CompressOptions, compress
+from csf_tool.write.selection import Rules
 from tests.test_real_quantizer import quantized, scheme_of
 
 CONFIG = {

@@ -141,10 +141,10 @@ def lists(folder: Path) -> str:
 
 def shrinking(folder: Path) -> str:
     """A shard of which another process has cut the end since its header was read."""
-    from csf_tool.checkpoint.layouts import open_checkpoint
+    from csf_tool.checkpoint.open import open_checkpoint
     from csf_tool.coders.decoder import NumpyDecoder
     from csf_tool.progress import Silent
-    from csf_tool.verify import verify
+    from csf_tool.prove.verify import verify
 
     opened = open_checkpoint(mini_hf(folder))
     (folder / ONE).write_bytes((folder / ONE).read_bytes()[:-2000])

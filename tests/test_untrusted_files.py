@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from csf_tool.checkpoint.layouts import MAX_NUMBERED_SHARDS, open_checkpoint
+from csf_tool.checkpoint.open import MAX_NUMBERED_SHARDS, open_checkpoint
 from csf_tool.cli import app
 from tests.building import (
     MXFP4,

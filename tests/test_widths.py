@@ -9,15 +9,15 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
-from csf_tool.inspection import Inspected, inspect_plane
-from csf_tool.plan import Plan, Stack, make_plan
+from csf_tool.look.inspection import Inspected, inspect_plane
+from csf_tool.look.plan import Plan, Stack, make_plan
+from csf_tool.look.scale_bytes import ByteCounts, Place, ScaleBytes
+from csf_tool.look.stats import Projection, Stats, Totals, collect_stats
 from csf_tool.report.inspection import plane_report
 from csf_tool.report.plan import plan_report
 from csf_tool.report.stats import stats_report
-from csf_tool.scale_bytes import ByteCounts, Place, ScaleBytes
-from csf_tool.stats import Projection, Stats, Totals, collect_stats
 from tests import building
 
 LONG = "model." + "a_module_with_a_long_name." * 6 + "layers.0"

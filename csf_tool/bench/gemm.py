@@ -13,15 +13,7 @@ import triton
 
 from csf_tool.bench.gemm_kernels import gemm
 from csf_tool.bench.timing import ENOUGH_REPEATS, Timing, time_graph
-from csf_tool.bench.workloads import (
-    ACTIVE_EXPERTS,
-    Streams,
-    Workload,
-    WrongBytes,
-    expert_start,
-    make_streams,
-    prepare,
-)
+from csf_tool.bench.workloads import ACTIVE_EXPERTS, Streams, Workload, WrongBytes, expert_start, make_streams, prepare
 from csf_tool.codec.formats import NVFP4
 from csf_tool.gpu import decompress_nvfp4_csf_scales
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from csf_tool.checkpoint.files import load_json, safe_relative
-from csf_tool.checkpoint.headers import LENGTH_BYTES, SHARD_SUFFIX, Header, parse_header
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.name_maps import load_with_map
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema
+from csf_tool.disk.headers import LENGTH_BYTES, SHARD_SUFFIX, Header, parse_header
+from csf_tool.disk.json_files import load_json
+from csf_tool.disk.paths import safe_relative
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief, count
 

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from csf_tool.checkpoint.container import KNOWN_STATUS, ScaleReceipt, ShardRow
-from csf_tool.checkpoint.hashes import known_origin
 from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.published import known_origin
 from csf_tool.codec.formats import CsfFormat
 
 UNKNOWN = "unknown"

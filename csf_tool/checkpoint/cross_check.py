@@ -1,21 +1,14 @@
 """Every list of names in a checkpoint held against every other: shards, index, manifest, contract, receipts, config."""
 
-from csf_tool.checkpoint.config import (
-    CONFIG_FILES,
-    Recipe,
-    contradictions,
-    covering_recipe,
-    recipes,
-    recipes_in_use,
-)
+from csf_tool.checkpoint.config import CONFIG_FILES, Recipe, contradictions, covering_recipe, recipes, recipes_in_use
 from csf_tool.checkpoint.container import RECEIPTS, TENSORS, Container, check_totals
-from csf_tool.checkpoint.files import load_json
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.odd_scales import doubtful_scales, stacked_scales, warn_of
 from csf_tool.checkpoint.planes import stream_names
 from csf_tool.checkpoint.problems import Problem, Severity, errors
+from csf_tool.disk.json_files import load_json
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief, count
 

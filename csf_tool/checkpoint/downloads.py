@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from csf_tool.checkpoint.container import TENSORS
-from csf_tool.checkpoint.writer import is_partial
+from csf_tool.disk.own_files import is_partial
 
 NOTES = ".cache/huggingface/download"
 """Where `hf download --local-dir` notes each file's commit and ETag, and keeps what is not complete."""

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from csf_tool.checkpoint.files import is_safe_relative, read_document
+from csf_tool.disk.paths import is_safe_relative
+from csf_tool.disk.reader import read_document
 from csf_tool.errors import UsageError
 from csf_tool.text import escape
 

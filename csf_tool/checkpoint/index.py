@@ -6,8 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from csf_tool.checkpoint.files import file_size, parse_json, safe_relative
-from csf_tool.checkpoint.name_maps import ESCAPED, load_with_map
+from csf_tool.checkpoint.name_maps import load_with_map
+from csf_tool.disk.json_files import ESCAPED, parse_json
+from csf_tool.disk.paths import safe_relative
+from csf_tool.disk.reader import file_size
 from csf_tool.errors import CheckpointError, CsfToolError
 
 INDEX_SUFFIX = ".safetensors.index.json"

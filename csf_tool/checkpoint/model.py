@@ -6,18 +6,15 @@ from enum import StrEnum
 from functools import cached_property, partial
 from itertools import chain, count, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from csf_tool.checkpoint.container import Container
-from csf_tool.checkpoint.files import RandomReader, Reader
-from csf_tool.checkpoint.headers import Header, Tensor
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.problems import Problem
+from csf_tool.checkpoint.repository import RemoteFile, Repository
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
-
-if TYPE_CHECKING:  # huggingface_hub takes a while to import
-    from csf_tool.checkpoint.hub import HubRepo
-    from csf_tool.checkpoint.hub_ranges import RemoteFile
+from csf_tool.disk.headers import Header, Tensor
+from csf_tool.disk.reader import RandomReader, Reader
 
 
 class Layout(StrEnum):
@@ -49,7 +46,7 @@ class Shard:
     size: int
     mtime_ns: int
     header: Header
-    remote: "RemoteFile | None" = None
+    remote: RemoteFile | None = None
 
     def open(self) -> Reader:
         """A reader of its bytes, wherever they are.
@@ -289,7 +286,7 @@ class Checkpoint:
     """Dense scales that may be padded or in tile order, each with what tells so."""
     remark: str = ""
     """What has to be said along with what it is: that another layout is mixed in, or what led here."""
-    hub: "HubRepo | None" = None
+    hub: Repository | None = None
 
     @property
     def label(self) -> str:

@@ -1,11 +1,11 @@
 """JSON files that are, nearly all of them, one long map of tensor names to files: an index, a build contract."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from csf_tool.checkpoint.files import load_json, parse_json, read_document
+from csf_tool.disk.json_files import are_plain, load_json, parse_json
+from csf_tool.disk.reader import read_document
 from csf_tool.errors import CheckpointError, CsfToolError
 
 _BETWEEN = re.compile(r'"[ \n\r\t]*:[ \n\r\t]*"([^"]*)"[ \n\r\t]*,[ \n\r\t]*"')
@@ -13,9 +13,6 @@ _BETWEEN = re.compile(r'"[ \n\r\t]*:[ \n\r\t]*"([^"]*)"[ \n\r\t]*,[ \n\r\t]*"')
 
 _LAYOUT = " \n\r\t"
 """Characters that JSON allows between its parts."""
-
-ESCAPED = bytes(range(32)) + b'"\\'
-"""Bytes that strings in JSON hold as escapes only."""
 
 
 def load_with_map(path: Path, name: str, key: str) -> Any:
@@ -52,9 +49,3 @@ def _usual_document(path: Path, key: str) -> dict[str, Any] | None:
     except CheckpointError:
         return None
     return {**document, key: found} if isinstance(document, dict) and document.get(key) == {} else None
-
-
-def are_plain(strings: Iterable[str]) -> bool:
-    """Whether JSON holds these strings just as they are: nothing in them has to be escaped."""
-    raw = "".join(strings).encode("utf-8")
-    return len(raw.translate(None, ESCAPED)) == len(raw)

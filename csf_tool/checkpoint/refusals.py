@@ -5,12 +5,12 @@ from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, RECEIPTS, TENSORS
-from csf_tool.checkpoint.disguises import HEAD_BYTES, JSON, disguise
 from csf_tool.checkpoint.downloads import unfinished_downloads
-from csf_tool.checkpoint.headers import SHARD_SUFFIX
 from csf_tool.checkpoint.index import INDEX_SUFFIX
-from csf_tool.checkpoint.journal import has_journal
 from csf_tool.checkpoint.problems import Problem
+from csf_tool.disk.disguises import HEAD_BYTES, JSON, disguise
+from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.disk.own_files import has_journal
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.text import count
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from csf_tool.checkpoint.background import in_background
-from csf_tool.checkpoint.files import RandomReader
-from csf_tool.checkpoint.headers import DTYPE_BITS, Header, read_header
 from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.planes import PlaneColumns, planes_of_shard
 from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.disk.headers import DTYPE_BITS, Header, read_header
+from csf_tool.disk.reader import RandomReader
 from csf_tool.errors import CheckpointError
 
 _MANY_SHARDS = 8
@@ -39,7 +39,7 @@ def read_shard(checkpoint: Checkpoint, name: str, problems: list[Problem]) -> Sh
     """
     path = checkpoint.root / name
     if checkpoint.hub and (remote := checkpoint.hub.remote(name)):
-        size = remote.file.size
+        size = remote.size
         header = read_header(remote.open(), size)
         problems += [Problem(name, fault.tensor, fault.problem) for fault in header.faults]
         return Shard(name, path, size, 0, header, remote)

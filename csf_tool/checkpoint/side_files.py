@@ -7,13 +7,12 @@ from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, VERIFICATION
-from csf_tool.checkpoint.files import RandomReader, file_size, read_document, relative_files
-from csf_tool.checkpoint.hashes import SUMS_FILES
 from csf_tool.checkpoint.index import INDEX_SUFFIX
-from csf_tool.checkpoint.journal import Journal, Record
 from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.checkpoint.writer import Destination, is_own
-from csf_tool.progress import Progress
+from csf_tool.checkpoint.published import SUMS_FILES
+from csf_tool.disk.own_files import is_own
+from csf_tool.disk.paths import relative_files
+from csf_tool.disk.reader import file_size, read_document
 
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "NOTICE", "COPYING")
 _REPLACED = {*CONFIG_FILES, *SUMS_FILES}
@@ -44,23 +43,6 @@ class SideFile:
         if self.content is None:
             return filecmp.cmp(self.path, path, shallow=False)
         return path.read_bytes() == self.content
-
-    def write(self, folder: Destination, progress: Progress, journal: Journal, prefix: str = "") -> None:
-        """Write it into `folder`, under `prefix`, unless an earlier run has; links become ordinary files."""
-        name = prefix + self.name
-        size = self.size
-        if journal.finished(name):
-            return
-        journal.forget_damaged(name)
-        with folder.create(name) as new:
-            new.on_complete = lambda: journal.finish(name, Record(size))
-            new.is_there = lambda: journal.finished(name) is not None
-            if self.content is not None:
-                new.write(self.content)
-            else:
-                with RandomReader(self.path, self.name) as reader:
-                    new.write_all(reader.chunks(0, size))
-        progress.advance(size)
 
 
 def model_root(checkpoint: Checkpoint) -> Path:

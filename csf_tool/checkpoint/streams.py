@@ -10,10 +10,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.files import RandomReader, Reader
 from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.codec import reference
 from csf_tool.codec.reference import Fault
+from csf_tool.disk.reader import RandomReader, Reader
 from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError
 
 

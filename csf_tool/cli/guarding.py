@@ -15,8 +15,8 @@ from csf_tool.errors import CsfToolError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from csf_tool.checkpoint.hub import HubRepo
     from csf_tool.checkpoint.model import Checkpoint
+    from csf_tool.hub.repo import HubRepo
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,8 +80,8 @@ def say(message: str) -> None:
 
 def open_argument(argument: str) -> "Checkpoint":
     """The checkpoint that an argument names, here or on the Hub."""
-    from csf_tool.checkpoint.layouts import open_checkpoint
-    from csf_tool.checkpoint.source import find_source
+    from csf_tool.checkpoint.open import open_checkpoint
+    from csf_tool.hub.name import find_source
 
     source = find_source(argument, say)
     if not isinstance(source, Path):

@@ -38,11 +38,11 @@ def stats(
     csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local
     csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local --by layer --figure scales.svg
     """
-    from csf_tool.checkpoint.layouts import no_garbage_collection
+    from csf_tool.checkpoint.open import no_garbage_collection
     from csf_tool.checkpoint.problems import errors
+    from csf_tool.look.stats import collect_stats
     from csf_tool.report.console import print_problems
     from csf_tool.report.stats import stats_json, stats_report
-    from csf_tool.stats import collect_stats
     from csf_tool.text import size
 
     check_figure(figure)
@@ -55,9 +55,9 @@ def stats(
         save(stats_figure(found), figure)
     if scales:
         from csf_tool.coders.decoder import make_decoder
+        from csf_tool.look.scale_bytes import count_scale_bytes
         from csf_tool.report.progress import progress_bar
         from csf_tool.running.jobs import default_jobs
-        from csf_tool.scale_bytes import count_scale_bytes
 
         with progress_bar() as progress:
             found.scale_bytes = count_scale_bytes(opened, make_decoder("auto"), progress, default_jobs())
@@ -91,7 +91,7 @@ def inspect(
     csf-tool inspect ~/models/Qwen3.8-Flash-Next-FP4-Local '*.layers.3.*.17.gate_proj' --values
     """
     from csf_tool.checkpoint.model import Plane
-    from csf_tool.inspection import choose_planes, inspect_plane
+    from csf_tool.look.inspection import choose_planes, inspect_plane
     from csf_tool.report.console import print_problems
     from csf_tool.report.inspection import plane_json, plane_report, ranking_json, ranking_report
 
@@ -136,9 +136,9 @@ def plan(
     csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --gpu-memory 96GiB --tp 2
     csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --resident 24 --figure memory.png
     """
-    from csf_tool.checkpoint.layouts import no_garbage_collection
+    from csf_tool.checkpoint.open import no_garbage_collection
     from csf_tool.checkpoint.problems import errors
-    from csf_tool.plan import make_plan
+    from csf_tool.look.plan import make_plan
     from csf_tool.report.console import print_problems
     from csf_tool.report.plan import plan_json, plan_report
     from csf_tool.text import parse_size

@@ -11,7 +11,7 @@ from csf_tool.cli.options import CacheOption, CheckpointArgument, DeviceOption, 
 from csf_tool.errors import UsageError
 
 if TYPE_CHECKING:
-    from csf_tool.checkpoint.hashes import PublishedHash
+    from csf_tool.disk.hashing import PublishedHash
 
 
 class CrossCheckBy(StrEnum):
@@ -73,13 +73,13 @@ def verify(
     csf-tool verify ~/models/Qwen3.8-Flash-Next-FP4-Local --against ~/models/Qwen3.8-Flash-Next-NVFP4
     """
     from csf_tool.checkpoint.hash_list import read_hash_list
-    from csf_tool.checkpoint.layouts import no_garbage_collection
+    from csf_tool.checkpoint.open import no_garbage_collection
     from csf_tool.coders.decoder import CrossCheck, NumpyDecoder, make_decoder
+    from csf_tool.prove.verify import VerifyOptions
+    from csf_tool.prove.verify import verify as run
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_json, verify_report
     from csf_tool.running.jobs import default_jobs, should_drop_cache
-    from csf_tool.verify import VerifyOptions
-    from csf_tool.verify import verify as run
 
     if quick and (against or only or save_hashes):
         raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
@@ -112,8 +112,8 @@ def verify(
 
 def _listed_hashes(name: str) -> "list[PublishedHash]":
     """The hashes that the Hub lists for the files of a repository."""
-    from csf_tool.checkpoint.hub import list_repo
-    from csf_tool.checkpoint.source import HubName
+    from csf_tool.hub.name import HubName
+    from csf_tool.hub.repo import list_repo
 
     return list_repo(HubName.parse(name)).published_hashes()
 
@@ -133,7 +133,7 @@ def identity(
     csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local
     csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local --hash --json
     """
-    from csf_tool.identity import find_identity
+    from csf_tool.prove.identity import find_identity
     from csf_tool.report.console import print_err, print_json, print_out
     from csf_tool.report.convert import identity_json
     from csf_tool.report.progress import progress_bar

@@ -75,14 +75,14 @@ def expand(
     """
     from csf_tool.checkpoint.problems import warnings
     from csf_tool.coders.decoder import make_decoder
-    from csf_tool.expand import ExpandOptions, Part
-    from csf_tool.expand import expand as run
     from csf_tool.report.console import print_err, print_problems
     from csf_tool.report.expand import expand_json, expand_report
     from csf_tool.report.progress import progress_bar
     from csf_tool.running.cluster import RemoteDecoder, cluster_executor
     from csf_tool.running.jobs import default_jobs
-    from csf_tool.writing.consume import finish_removal
+    from csf_tool.write.consume import finish_removal
+    from csf_tool.write.expand import ExpandOptions, Part
+    from csf_tool.write.expand import expand as run
 
     if consume_source and finish_removal(Path(checkpoint), destination):
         print_err(f"{destination} was complete already; what was left to remove is gone")
@@ -134,11 +134,11 @@ def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_
     """
     from csf_tool.coders.decoder import NumpyDecoder
     from csf_tool.errors import EnvironmentFault
-    from csf_tool.expand import NOTHING, ExpandOptions
-    from csf_tool.expand import expand as run
     from csf_tool.progress import Silent
     from csf_tool.report.expand import expand_json, expand_report
     from csf_tool.text import count
+    from csf_tool.write.expand import NOTHING, ExpandOptions
+    from csf_tool.write.expand import expand as run
 
     done = run(open_argument(checkpoint), destination, NumpyDecoder(), Silent(), ExpandOptions(part=NOTHING))
     if done.missing:
@@ -187,13 +187,13 @@ def compress(
     from csf_tool.checkpoint.problems import warnings
     from csf_tool.coders.decoder import make_decoder
     from csf_tool.coders.encoder import make_encoder
-    from csf_tool.compress import CompressOptions
-    from csf_tool.compress import compress as run
-    from csf_tool.compression.selection import Rules
     from csf_tool.report.compress import compress_json, compress_report
     from csf_tool.report.console import print_problems
     from csf_tool.report.progress import progress_bar
     from csf_tool.running.jobs import default_jobs
+    from csf_tool.write.compress import CompressOptions
+    from csf_tool.write.compress import compress as run
+    from csf_tool.write.selection import Rules
 
     opened = open_argument(dense)
     print_problems(warnings(opened.problems))
@@ -236,11 +236,11 @@ def convert(
     """
     from csf_tool.checkpoint.container_documents import StatedOrigin
     from csf_tool.checkpoint.problems import warnings
-    from csf_tool.convert import ConvertOptions, Target
-    from csf_tool.convert import convert as run
     from csf_tool.report.console import print_problems
     from csf_tool.report.convert import convert_json, convert_report
     from csf_tool.report.progress import progress_bar
+    from csf_tool.write.convert import ConvertOptions, Target
+    from csf_tool.write.convert import convert as run
 
     opened = open_argument(source)
     print_problems(warnings(opened.problems))

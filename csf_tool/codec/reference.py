@@ -17,13 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.codec.formats import (
-    EXCEPTION_BYTES,
-    POSITION_BITS,
-    POSITION_MASK,
-    SLAB_ROWS,
-    CsfFormat,
-)
+from csf_tool.codec.formats import EXCEPTION_BYTES, POSITION_BITS, POSITION_MASK, SLAB_ROWS, CsfFormat
 from csf_tool.errors import StreamError
 
 Bytes = NDArray[np.uint8]

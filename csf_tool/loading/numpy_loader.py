@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.dense import DenseTensor
+from csf_tool.checkpoint.logical import DenseTensor
 from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.decoder import NumpyDecoder

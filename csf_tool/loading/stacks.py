@@ -7,15 +7,7 @@ from typing import Literal
 import torch
 
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
-from csf_tool.checkpoint.names import (
-    Role,
-    expert_group_of,
-    expert_of,
-    layer_of,
-    natural_key,
-    projection_of,
-    role_of,
-)
+from csf_tool.checkpoint.names import Role, expert_group_of, expert_of, layer_of, natural_key, projection_of, role_of
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.encoder import Encoded, make_encoder, read_scales
 from csf_tool.errors import CheckpointError, UsageError

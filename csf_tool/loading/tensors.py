@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.dense import DenseTensor, dense_metadata, dense_tensors
-from csf_tool.checkpoint.layouts import no_garbage_collection, open_checkpoint
+from csf_tool.checkpoint.logical import DenseTensor, dense_metadata, dense_tensors
 from csf_tool.checkpoint.model import Checkpoint, Located
+from csf_tool.checkpoint.open import no_garbage_collection, open_checkpoint
 from csf_tool.checkpoint.problems import errors, first_of
 from csf_tool.coders.batches import batches
 from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError, UsageError

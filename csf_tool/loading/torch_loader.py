@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import torch
 
-from csf_tool.checkpoint.dense import DenseTensor
-from csf_tool.checkpoint.layouts import no_garbage_collection
+from csf_tool.checkpoint.logical import DenseTensor
 from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.open import no_garbage_collection
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import NumpyDecoder

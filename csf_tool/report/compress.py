@@ -6,9 +6,9 @@ from typing import Any
 from rich.console import RenderableType
 
 from csf_tool.checkpoint.model import Layout
-from csf_tool.compress import Compressed
 from csf_tool.report.console import SHOWN_PROBLEMS
 from csf_tool.text import count, escape, percent, size
+from csf_tool.write.compress import Compressed
 
 SCHEMA = "csf-tool.compress/1"
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from csf_tool.convert import Converted
-from csf_tool.identity import Identity
+from csf_tool.prove.identity import Identity
 from csf_tool.text import count, escape, size
+from csf_tool.write.convert import Converted
 
 CONVERT_SCHEMA = "csf-tool.convert/1"
 IDENTITY_SCHEMA = "csf-tool.identity/1"

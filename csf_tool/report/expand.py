@@ -4,8 +4,8 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from csf_tool.expand import Expanded
 from csf_tool.text import count, escape, size
+from csf_tool.write.expand import Expanded
 
 SCHEMA = "csf-tool.expand/1"
 

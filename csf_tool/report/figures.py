@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from csf_tool.errors import EnvironmentFault, UsageError
-from csf_tool.inspection import Inspected
-from csf_tool.plan import Plan
-from csf_tool.stats import Stats, Totals
+from csf_tool.look.inspection import Inspected
+from csf_tool.look.plan import Plan
+from csf_tool.look.stats import Stats, Totals
 from csf_tool.text import count, escape, percent, size, unit_for
 
 if TYPE_CHECKING:

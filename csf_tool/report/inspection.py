@@ -12,7 +12,7 @@ from rich.text import Text
 from csf_tool.checkpoint.model import Located, Plane
 from csf_tool.codec.formats import EXCEPTION_BYTES
 from csf_tool.codec.values import scale_values
-from csf_tool.inspection import Inspected
+from csf_tool.look.inspection import Inspected
 from csf_tool.report.console import table
 from csf_tool.text import count, escape, percent, sizes
 

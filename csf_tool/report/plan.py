@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from csf_tool.plan import Plan, Stack
+from csf_tool.look.plan import Plan, Stack
 from csf_tool.report.console import table
 from csf_tool.text import count, escape, percent, size, sizes
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.table import Table
 
+from csf_tool.look.stats import Stats, Totals
 from csf_tool.report.console import SHOWN_ROWS, table
-from csf_tool.stats import Stats, Totals
 from csf_tool.text import count, escape, percent, size, sizes
 
 if TYPE_CHECKING:
-    from csf_tool.scale_bytes import ScaleBytes
+    from csf_tool.look.scale_bytes import ScaleBytes
 
 SCHEMA = "csf-tool.stats/1"
 

@@ -6,9 +6,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from csf_tool.checkpoint.problems import Problem
+from csf_tool.prove.verdict import Check, Status, Verified
 from csf_tool.report.console import SHOWN_PROBLEMS
 from csf_tool.text import escape
-from csf_tool.verification.verdict import Check, Status, Verified
 
 SCHEMA = "csf-tool.verify/1"
 

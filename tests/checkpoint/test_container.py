@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from csf_tool.checkpoint.container import Receipt, ShardRow, read_container
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import Severity, errors
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Silent
-from csf_tool.verify import verify
+from csf_tool.prove.verify import verify
 from tests.building import (
     CODECS,
     LFS_POINTER,

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from csf_tool.checkpoint.downloads import unfinished_downloads
-from csf_tool.checkpoint.journal import Journal, Run
-from csf_tool.checkpoint.layouts import open_checkpoint
-from csf_tool.checkpoint.writer import Destination
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.errors import CheckpointError
+from csf_tool.write.destination import Destination
+from csf_tool.write.journal import Journal, Run
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from csf_tool.checkpoint.hash_list import read_hash_list
-from csf_tool.checkpoint.hashes import hash_list
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.checkpoint.published import hash_list
 from csf_tool.errors import UsageError
 from tests.building import mini_hf, sha256
 

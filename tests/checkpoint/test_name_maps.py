@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from csf_tool.checkpoint.files import parse_json
 from csf_tool.checkpoint.name_maps import _usual_document, load_with_map
+from csf_tool.disk.json_files import parse_json
 from csf_tool.errors import CheckpointError
 
 DOCUMENT = {"schema": "x/1", "names": {"a": "1.s", "b.c": "2.s", "é": "1.s"}, "after": [1, {"k": None}]}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from csf_tool.checkpoint.files import load_json
-from csf_tool.checkpoint.hashes import published_hashes
-from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Layout
+from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.checkpoint.published import published_hashes
+from csf_tool.disk.json_files import load_json
 from csf_tool.errors import CheckpointError
 
 Copied = Callable[..., Path]

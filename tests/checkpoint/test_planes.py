@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from csf_tool.checkpoint.container import ScaleReceipt
-from csf_tool.checkpoint.layouts import open_checkpoint
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane, Stored
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.planes import find_planes, stream_names
 from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.streams import Readers

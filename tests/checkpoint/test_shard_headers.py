@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from csf_tool.checkpoint import background, layouts, planes, shard_headers
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint import background, planes, shard_headers
+from csf_tool.checkpoint import open as layouts
 from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
 from tests.building import MXFP4, NVFP4, Codec, Tensor, compressed, index_of, layer, model, shard_name, write_hf
 
 SHARDS = 11

@@ -10,18 +10,7 @@ from tests.corruption import checkpoints as kinds
 from tests.corruption.checkpoints import INDEX, MODEL_FILES, Kind
 from tests.corruption.damages import Case, Site, evidence_cases, model_cases
 from tests.corruption.meaning import meaning
-from tests.corruption.runs import (
-    AGAINST,
-    COMMANDS,
-    EXPAND,
-    IDENTITY,
-    STATS,
-    VERIFY,
-    Ran,
-    Runs,
-    in_words,
-    run_commands,
-)
+from tests.corruption.runs import AGAINST, COMMANDS, EXPAND, IDENTITY, STATS, VERIFY, Ran, Runs, in_words, run_commands
 
 CLAIMS = ("VERIFIED.", "the decoded bytes are the source's", "every tensor equals")
 """What the last line of verify says when the model's bytes are proved."""

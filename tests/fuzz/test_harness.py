@@ -34,9 +34,9 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     """Makes `stats` do something before it does its work."""
 
     def plant(fault: Callable[[], object]) -> None:
-        from csf_tool.stats import collect_stats
+        from csf_tool.look.stats import collect_stats
 
-        monkeypatch.setattr("csf_tool.stats.collect_stats", lambda opened: (fault(), collect_stats(opened))[1])
+        monkeypatch.setattr("csf_tool.look.stats.collect_stats", lambda opened: (fault(), collect_stats(opened))[1])
 
     return plant
 
@@ -47,8 +47,8 @@ def test_a_difference_that_verify_misses(place: Workplace, monkeypatch: pytest.M
     tensors[0] = Tensor(tensors[0].name, tensors[0].dtype, tensors[0].shape, bytes(len(tensors[0].data)))
     path.write_bytes(shard_bytes(tensors))
     assert run(place, "verify against") == 1
-    monkeypatch.setattr("csf_tool.verification.shard_check.ShardCheck._take_together", lambda *_: False)
-    monkeypatch.setattr("csf_tool.verification.observers.TensorComparison.result", lambda _: None)
+    monkeypatch.setattr("csf_tool.prove.shard_check.ShardCheck._take_together", lambda *_: False)
+    monkeypatch.setattr("csf_tool.prove.observers.TensorComparison.result", lambda _: None)
     with pytest.raises(AssertionError):
         run(place, "verify against")
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.coders.decoder import CrossCheckedDecoder, Decoded, NumpyDecoder, make_decoder
 from csf_tool.coders.encoder import NumpyEncoder, read_scales
 from csf_tool.coders.gpu_codec import GpuDecoder, GpuEncoder
 from csf_tool.errors import EnvironmentFault, UsageError
-from csf_tool.expand import expand
 from csf_tool.progress import Silent
-from csf_tool.verify import verify
+from csf_tool.prove.verify import verify
+from csf_tool.write.expand import expand
 
 Sample = Callable[[str], Path]
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import csf_tool
-from csf_tool.checkpoint.dense import DenseTensor, dense_tensors
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.logical import DenseTensor, dense_tensors
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.errors import EnvironmentFault, StreamError
 from csf_tool.loading.staging import Stager, Transfer
 from csf_tool.loading.torch_loader import TorchLoader

@@ -17,12 +17,12 @@ from csf_tool.bench.rivals import torch_decode
 from csf_tool.bench.run import BenchOptions, choose_products
 from csf_tool.bench.timing import Timing
 from csf_tool.bench.workloads import WORKLOADS, make_streams, prepare
-from csf_tool.checkpoint.hub import HubRepo
-from csf_tool.checkpoint.layouts import open_checkpoint
-from csf_tool.checkpoint.source import find_source
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.cli import app
 from csf_tool.errors import EnvironmentFault, UsageError
 from csf_tool.gpu import CsfScales, decompress_csf_scales
+from csf_tool.hub.name import find_source
+from csf_tool.hub.repo import HubRepo
 from tests.building import NVFP4, Tensor, compressed, matrix, write_hf
 from tests.conftest import SAMPLES
 from tests.gpu.stacks import DEVICE, Bytes

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.errors import CheckpointError, StreamError, UsageError
 from csf_tool.gpu import CsfScales, ScaleWorkspace, decompress_csf_scales
 from csf_tool.loading.stacks import load_stack
-from csf_tool.plan import make_plan
+from csf_tool.look.plan import make_plan
 from tests.building import MXFP4, NVFP4, Codec, Tensor, compressed, matrix, mini_container, mini_hf, write_hf
 from tests.gpu.stacks import DEVICE, Bytes
 

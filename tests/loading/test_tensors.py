@@ -15,9 +15,9 @@ import safetensors.torch
 import torch
 
 import csf_tool
-from csf_tool.checkpoint.dense import dense_tensors
-from csf_tool.checkpoint.files import RandomReader
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.logical import dense_tensors
+from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.disk.reader import RandomReader
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, StreamError, UsageError
 from csf_tool.loading.torch_loader import TorchLoader
 from tests.building import (

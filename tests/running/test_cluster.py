@@ -12,12 +12,12 @@ import pytest
 from distributed import Client, LocalCluster
 from typer.testing import CliRunner
 
-from csf_tool.checkpoint.layouts import open_checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.cli import app
 from csf_tool.errors import CheckpointError, EnvironmentFault
-from csf_tool.expand import Expanded, expand
 from csf_tool.progress import Silent
 from csf_tool.running.cluster import RemoteDecoder, cluster_executor
+from csf_tool.write.expand import Expanded, expand
 from tests.building import tree
 
 Sample = Callable[[str], Path]
@@ -43,7 +43,7 @@ def test_a_cluster_writes_the_same_as_one_machine(sample: Sample, tmp_path: Path
 
 SLOW = """
 import time
-from csf_tool.checkpoint import writer
+from csf_tool.disk import new_file as writer
 
 copy = writer.NewFile.copy
 

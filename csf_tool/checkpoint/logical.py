@@ -1,0 +1,255 @@
+"""The dense checkpoint that a CSF checkpoint stands for: its tensors, its shards, and their bytes in order."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from csf_tool.checkpoint.container import RECEIPTS, TENSORS, Receipt
+from csf_tool.checkpoint.index import Index, index_document
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Plane, Shard
+from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.disk.headers import Tensor, render_header
+from csf_tool.errors import CheckpointError
+
+P = TypeVar("P", Plane, DensePlane)
+
+_CSF_METADATA_KEYS = ("schema", "codec")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes `begin` to `end` of a stored shard, to be taken as they are."""
+
+    shard: Shard
+    begin: int
+    end: int
+
+
+class DenseTensor(NamedTuple):
+    """A tensor of the dense checkpoint, and what gives its bytes: stored data as they are, or a plane to decode."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    source: Located | Plane
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of dense data."""
+        return self.source.dense_bytes if isinstance(self.source, Plane) else self.source.tensor.nbytes
+
+    @property
+    def stored(self) -> list[Located]:
+        """The stored tensors that its bytes are made from."""
+        return [self.source.fixed, self.source.exceptions] if isinstance(self.source, Plane) else [self.source]
+
+    @property
+    def home(self) -> Shard:
+        """The stored shard that holds its bytes; of a plane, its fixed stream."""
+        return (self.source.fixed if isinstance(self.source, Plane) else self.source).shard
+
+    @property
+    def stored_in(self) -> str:
+        """The name of its home."""
+        return self.home.name
+
+
+@dataclass(frozen=True, slots=True)
+class DenseShard:
+    """A shard of the dense checkpoint: its complete header, and its tensors in the order of their data.
+
+    `sha256` is the hash that the whole file must have, where the original's is known.
+    """
+
+    name: str
+    header: bytes
+    tensors: list[DenseTensor]
+    data_bytes: int
+    sha256: str | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return len(self.header) + self.data_bytes
+
+    @property
+    def sources(self) -> list[Shard]:
+        """The stored shards that hold its bytes."""
+        return list({s.shard.name: s.shard for tensor in self.tensors for s in tensor.stored}.values())
+
+    @property
+    def planes(self) -> list[Plane]:
+        """The planes that must be decoded for it, in order."""
+        return [t.source for t in self.tensors if isinstance(t.source, Plane)]
+
+
+def dense_tensors(checkpoint: Checkpoint) -> dict[str, DenseTensor]:
+    """Every tensor of the dense checkpoint by name; a scale stands where its fixed stream is stored."""
+    planes = {plane.fixed.tensor.name: plane for plane in checkpoint.planes}
+    result = {}
+    for located in checkpoint.tensors():
+        name, dtype, shape, *_ = located.tensor
+        if plane := planes.get(name):
+            result[plane.name] = DenseTensor(plane.name, plane.dtype, (plane.rows, plane.cols), plane)
+        elif not parse_stream_name(name):
+            result[name] = DenseTensor(name, dtype, shape, located)
+    return result
+
+
+def dense_shards(checkpoint: Checkpoint) -> list[DenseShard]:
+    """The shards of the dense checkpoint: the originals where receipts give their headers, csf-tool's own otherwise.
+
+    Raises:
+        CheckpointError: a receipt's source header asks for a tensor that is not stored as it says, two ask for one,
+            or none asks for one that is stored.
+    """
+    tensors = dense_tensors(checkpoint)
+    receipts = checkpoint.container.receipts if checkpoint.container else {}
+    own = own_shards(checkpoint, tensors.values()) if len(receipts) < len(checkpoint.shards) else {}
+    shards = [
+        original_shard(receipts[shard.file], tensors) if shard.file in receipts else own[shard.name]
+        for shard in checkpoint.shards
+    ]
+    carried: set[str] = set()
+    for shard in shards:
+        require_new(shard, carried)
+    for name in tensors.keys() - carried:
+        raise CheckpointError(f"{tensors[name].stored_in}: {name}: no source header has it, so it would be lost")
+    return shards
+
+
+def require_new(shard: DenseShard, carried: set[str]) -> None:
+    """Add the names of a shard's tensors to those that others carry.
+
+    Raises:
+        CheckpointError: another carries one of them: a few bytes of headers could ask for any amount of data.
+    """
+    names = {tensor.name for tensor in shard.tensors}
+    if again := names & carried:
+        raise CheckpointError(f"{shard.name}: {min(again)}: two source headers ask for it")
+    carried |= names
+
+
+def original_shard(receipt: Receipt, tensors: dict[str, DenseTensor]) -> DenseShard:
+    """The shard exactly as it was before compression: its own header, its tensors in its order.
+
+    Raises:
+        CheckpointError: the header is none, or asks for a tensor that is not stored as it says.
+    """
+    header = receipt.parse_source_header()
+    where = f"{RECEIPTS}/{receipt.row.file}.json"
+    if header.faults:
+        fault = header.faults[0]
+        raise CheckpointError(f"{where}: source header: {fault.tensor}: {fault.problem}")
+    return DenseShard(
+        receipt.row.file,
+        receipt.source_header,
+        [_source_tensor(tensor, tensors, where) for tensor in header],
+        header.nbytes,
+        receipt.row.source_sha256,
+    )
+
+
+def _source_tensor(wanted: Tensor, tensors: dict[str, DenseTensor], where: str) -> DenseTensor:
+    found = tensors.get(wanted.name)
+    if found is None:
+        raise CheckpointError(f"{where}: source header asks for {wanted.name}, which is not stored")
+    if (found.dtype, found.shape, found.nbytes) != (wanted.dtype, wanted.shape, wanted.nbytes):
+        raise CheckpointError(
+            f"{where}: source header has {wanted.name} as {wanted.dtype} {list(wanted.shape)}, "
+            f"it is stored as {found.dtype} {list(found.shape)}"
+        )
+    return found
+
+
+def own_shards(checkpoint: Checkpoint, tensors: Iterable[DenseTensor]) -> dict[str, DenseShard]:
+    """Shards in csf-tool's own order, that of the stored shards with each pair of streams replaced by its scale.
+
+    They are given by the names of the stored shards, and hold those of the dense tensors that are in `tensors`.
+    """
+    homes = checkpoint.container.source_names if checkpoint.container else {}
+    groups: dict[str, list[DenseTensor]] = {shard.name: [] for shard in checkpoint.shards}
+    for tensor in tensors:
+        home = f"{TENSORS}/{homes[tensor.name]}" if tensor.name in homes else tensor.stored_in
+        groups[home if home in groups else tensor.stored_in].append(tensor)
+    return {shard.name: _own_shard(checkpoint, shard, groups[shard.name]) for shard in checkpoint.shards}
+
+
+def _own_shard(checkpoint: Checkpoint, shard: Shard, tensors: list[DenseTensor]) -> DenseShard:
+    entries = [(t.name, t.dtype, t.shape, t.nbytes) for t in tensors]
+    header = render_header(dense_metadata(shard), entries)
+    name = shard.name.removeprefix(f"{TENSORS}/") if checkpoint.layout is Layout.CONTAINER else shard.name
+    return DenseShard(name, header, tensors, sum(nbytes for *_, nbytes in entries), None)
+
+
+def dense_metadata(shard: Shard) -> dict[str, str]:
+    """The metadata of a shard without what says that it is CSF."""
+    metadata = {k: v for k, v in shard.header.metadata.items() if k not in _CSF_METADATA_KEYS}
+    metadata.setdefault("format", "pt")  # transformers refuses shards without it
+    return metadata
+
+
+def shard_parts(shard: DenseShard, scales: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview | Range]:
+    """A dense shard, header included, as bytes and as ranges of stored files, in order.
+
+    `scales` gives the dense scales of `shard.planes`, in that order. Stored ranges that follow one another
+    in the same file are one.
+    """
+    yield memoryview(shard.header)
+    for part in merge_ranges(tensor.source for tensor in shard.tensors):
+        yield next(scales).data.cast("B") if isinstance(part, Plane) else part
+
+
+def shard_bytes(shard: DenseShard, readers: Readers, scales: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview]:
+    """The bytes of a dense shard in pieces of bounded size; each is valid until the next but one."""
+    for part in shard_parts(shard, scales):
+        if isinstance(part, Range):
+            yield from readers[part.shard].chunks(part.begin, part.end)
+        else:
+            yield part
+
+
+def merge_ranges(sources: Iterable[Located | P]) -> Iterator[Range | P]:
+    """Stored ranges, neighbours joined; planes, of whichever kind, as they are."""
+    pending: Range | None = None
+    for source in sources:
+        if isinstance(source, Located):
+            shard, tensor = source.shard, source.tensor
+            if pending and pending.shard is shard and pending.end == tensor.begin:
+                pending = Range(shard, pending.begin, tensor.end)
+                continue
+        if pending:
+            yield pending
+        pending = None
+        if isinstance(source, Located):
+            pending = Range(source.shard, source.tensor.begin, source.tensor.end)
+        else:
+            yield source
+    if pending:
+        yield pending
+
+
+def dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:
+    """The index with dense names for stored ones and the true total size; all else as it was."""
+    placed = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
+    weight_map: dict[str, str] = {}
+    for stored in index.weight_map:
+        stream = parse_stream_name(stored)
+        name = stream.scale if stream else stored
+        if name not in placed:
+            raise CheckpointError(f"{index.name}: lists {name}, which no shard holds")
+        weight_map[name] = placed[name]
+    unlisted = placed.keys() - weight_map.keys()
+    left_out = sum(t.nbytes for shard in shards for t in shard.tensors if t.name in unlisted) if unlisted else 0
+    return index_document(index, weight_map, sum(shard.data_bytes for shard in shards) - left_out)
+
+
+def new_index(shards: list[DenseShard]) -> dict[str, object]:
+    """An index of every tensor, for a checkpoint that has none."""
+    weight_map = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
+    total = sum(shard.data_bytes for shard in shards)
+    return index_document(None, dict(sorted(weight_map.items())), total)

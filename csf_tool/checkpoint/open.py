@@ -1,0 +1,298 @@
+"""open_checkpoint: recognise what a path is, and read every header once."""
+
+import gc
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from csf_tool.checkpoint.background import in_background
+from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, quantization_config
+from csf_tool.checkpoint.container import MANIFEST, TENSORS, Container, read_container
+from csf_tool.checkpoint.cross_check import cross_check, stored_twice
+from csf_tool.checkpoint.downloads import unfinished_downloads
+from csf_tool.checkpoint.index import Index, find_index, read_index
+from csf_tool.checkpoint.model import Checkpoint, Layout, PlaneTable, Stored
+from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.checkpoint.planes import find_dense_planes, find_planes, join_planes
+from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.checkpoint.refusals import no_files_of_one, no_safetensors_file, no_shard_can_be_read, not_a_checkpoint
+from csf_tool.checkpoint.repository import Repository
+from csf_tool.checkpoint.shard_headers import ReadShard, prepare, read_faultless, read_shard
+from csf_tool.codec.formats import FORMATS
+from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.disk.json_files import load_json
+from csf_tool.disk.own_files import OWN_FOLDER, has_journal
+from csf_tool.disk.reader import is_folder
+from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
+from csf_tool.text import brief, count
+
+_MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
+
+MAX_NUMBERED_SHARDS = 10_000
+"""Most shards that names are believed when they say that there are so many: a name can claim any number."""
+
+
+def open_checkpoint(source: str | Path | Repository) -> Checkpoint:
+    """The checkpoint at `source`: a folder in either CSF layout or none, one safetensors file, or a repository.
+
+    Only headers and JSON files are read. What is wrong with it is listed in `Checkpoint.problems`.
+
+    Raises:
+        UsageError: there is nothing at `source`, or nothing that could be a checkpoint.
+        CheckpointError: it is one, but not a shard of it can be read, or its manifest or index cannot.
+        EnvironmentFault: the operating system or the network cannot read it.
+    """
+    hub = None if isinstance(source, str | Path) else source
+    path = Path(source) if isinstance(source, str | Path) else source.root
+    try:
+        with no_garbage_collection():
+            if hub:
+                return _open_folder(path, hub)
+            if path.is_file():
+                return _open_file(path)
+            if not path.is_dir():
+                raise UsageError(f"{path}: no such file or folder")
+            checkpoint = _open_folder(path)
+            checkpoint.problems += _leftovers(checkpoint.root)
+            return checkpoint
+    except PermissionError as error:
+        raise EnvironmentFault(f"{path}: cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Headers become a million small objects that all live on: looking for garbage among them doubles the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _open_file(path: Path) -> Checkpoint:
+    if path.name.endswith(".json"):
+        raise UsageError(f"{path}: is a JSON file; give the folder it is in, {path.parent}")
+    checkpoint = Checkpoint(path, path.parent, Layout.FILE)
+    try:
+        checkpoint.shards = [read_shard(checkpoint, path.name, checkpoint.problems)]
+    except CheckpointError as error:
+        if path.name.endswith(SHARD_SUFFIX):
+            raise
+        raise no_safetensors_file(path, error) from error
+    return _finish(checkpoint)
+
+
+def _open_folder(path: Path, hub: Repository | None = None, *, follow: bool = True) -> Checkpoint:
+    """The checkpoint in a folder; a serving directory is followed to its weights once, never in circles."""
+    index_name = find_index(path)
+    stray = _shard_files(path, hub=hub)
+    passed_over: list[Problem] = []
+    if (path / MANIFEST).exists():
+        found = _container_here(path, index_name, stray, hub)
+        if isinstance(found, Checkpoint):
+            return found
+        passed_over = found
+    # Before the index: a serving directory has a copy of the source's, whose shards lie elsewhere.
+    if not stray and (served := _serving_root(path)) and not hub:
+        if not follow:
+            raise UsageError(f"{path}: is a serving directory that another one names as its weights")
+        checkpoint = _open_folder(served, follow=False)
+        checkpoint.remark = f"the weights of the serving directory {path}"
+        return checkpoint
+    if index_name or stray:
+        checkpoint = _open_hf(path, index_name, stray, hub)
+        checkpoint.problems += passed_over
+        checkpoint.remark = "mixed with what is left of a container" if passed_over else ""
+        return checkpoint
+    if hub:
+        raise no_files_of_one(hub)
+    raise not_a_checkpoint(path)
+
+
+def _container_here(
+    path: Path, index_name: str | None, stray: list[str], hub: Repository | None
+) -> Checkpoint | list[Problem]:
+    """The container whose manifest is in a folder, or why the folder is taken for a Hugging Face checkpoint."""
+    taken = "and the folder is taken as a Hugging Face checkpoint"
+    try:
+        container = read_container(path)
+    except CheckpointError as error:
+        if not index_name and not stray:
+            raise
+        text = f"cannot be read, {taken} ({error})"
+        return [Problem(MANIFEST, "", text, Severity.WARNING)] if (path / TENSORS).is_dir() else []
+    if stray and not _shard_files(path, TENSORS, hub=hub):
+        text = f"lists shards in {TENSORS}, where none is, {taken}"
+        return [Problem(MANIFEST, "", text, Severity.WARNING)]
+    mixed = _mixed_index(path, index_name) if index_name else []
+    container.problems += mixed
+    checkpoint = open_container(path, container, stray, hub)
+    checkpoint.remark = "mixed with a Hugging Face checkpoint" if mixed or stray else ""
+    return checkpoint
+
+
+def _leftovers(path: Path) -> list[Problem]:
+    """What says that something here was begun and not finished, though all shards may look complete."""
+    problems = []
+    if unfinished := unfinished_downloads(path):
+        text = f"{count(len(unfinished), 'file')} of a download or copy that was not finished: verify what there is"
+        problems.append(Problem(unfinished[0].name, "", text, Severity.WARNING))
+    if has_journal(path):
+        text = "a csf-tool run into this folder is not finished: run the same command again"
+        problems.append(Problem(OWN_FOLDER, "", text, Severity.WARNING))
+    return problems
+
+
+def _mixed_index(path: Path, index_name: str) -> list[Problem]:
+    """A container may have a copy of the source's index at its root; one that lists streams is the other layout's."""
+    try:
+        names = read_index(path, index_name).weight_map
+    except CheckpointError as error:
+        return [Problem(index_name, "", str(error).removeprefix(f"{index_name}: "))]
+    if not any(map(parse_stream_name, names)):
+        return []
+    return [Problem(index_name, "", f"lists CSF streams beside {MANIFEST}: {_MIXED}")]
+
+
+def _shard_files(root: Path, inside: str = "", *, hub: Repository | None = None) -> list[str]:
+    """The names of the shards in a folder, links to missing blobs included, and those that the Hub has.
+
+    Hidden files are none: macOS leaves a `._model.safetensors` beside every file on a foreign disk.
+    """
+    folder = root / inside
+    paths = folder.glob("*" + SHARD_SUFFIX) if is_folder(folder) else ()
+    here = {p.name for p in paths if not p.name.startswith(".") and not p.is_dir()}
+    return sorted(here.union(hub.shard_names(inside) if hub else ()))
+
+
+def open_container(
+    path: Path, container: Container, stray: Sequence[str] = (), hub: Repository | None = None
+) -> Checkpoint:
+    """The checkpoint of a container whose own files have been read; `stray` are shards that do not belong there."""
+    checkpoint = Checkpoint(path, path, Layout.CONTAINER, container=container, problems=container.problems, hub=hub)
+    for name in stray:
+        container.error(name, f"a shard beside {MANIFEST}: {_MIXED}")
+    names = [f"{TENSORS}/{file}" for file in container.rows]
+    _read_shards(checkpoint, names, read_faultless(checkpoint, names, with_planes=False))
+    for file in (name for name in _shard_files(path, TENSORS, hub=hub) if name not in container.rows):
+        container.error(f"{TENSORS}/{file}", "is not listed in the manifest")
+    return _finish(checkpoint)
+
+
+def _open_hf(path: Path, index_name: str | None, found: list[str], hub: Repository | None) -> Checkpoint:
+    layout = Layout.HF if index_name or len(found) > 1 or (path / CONFIG_FILES[0]).exists() else Layout.FILE
+    checkpoint = Checkpoint(path, path, layout, hub=hub)
+    names = list(found)
+    read: dict[str, ReadShard] = {}
+    if index_name:
+        checkpoint.index = Index(path, index_name)
+        read = read_faultless(checkpoint, found, with_planes=True)
+        if read and (agreeing := _open_agreeing(checkpoint, read)):
+            return agreeing
+        indexed = sorted(checkpoint.index.shards)
+        folders = {name.rpartition("/")[0] for name in indexed if "/" in name}
+        found += [f"{folder}/{name}" for folder in sorted(folders) for name in _shard_files(path, folder, hub=hub)]
+        names = indexed + [name for name in found if name not in indexed]
+    elif len(found) > 1:
+        text = "no index lists the shards: they are taken as they are; expand and compress write one"
+        checkpoint.problems.append(Problem("", "", text, Severity.WARNING))
+    if not index_name:
+        names = sorted({*found, *_numbered_siblings(found)})
+    if not names:
+        raise CheckpointError(f"{checkpoint.label}: {index_name} lists no shards, and none are here")
+    _read_shards(checkpoint, names, read)
+    return _finish(checkpoint)
+
+
+def _open_agreeing(opened: Checkpoint, read: dict[str, ReadShard]) -> Checkpoint | None:
+    """The checkpoint of these shards if its index is written as most are, and lists exactly what they hold."""
+    index = opened.index
+    assert index is not None
+    shards = [shard for shard, _ in read.values()]
+    checkpoint = replace(opened, shards=shards, problems=[])
+    held = {shard.name: shard.header.names for shard in shards}
+    with in_background(lambda: index.spells_out(held)) as agrees:
+        stored = Stored(shards)
+        parts = [(shard, planes) for shard, planes in read.values() if planes is not None]
+        found = join_planes(stored, parts) if len(parts) == len(shards) else find_planes(stored, {})
+        _add_planes(checkpoint, stored, found)
+        cross_check(checkpoint, stored, index_agrees=True)
+        return checkpoint if agrees() else None
+
+
+def _numbered_siblings(found: list[str]) -> list[str]:
+    """The names of all shards of a numbered set (`model-00002-of-00005.safetensors`) of which some are here."""
+    sets: dict[tuple[str, int, str], set[int]] = {}
+    for name in found:
+        if match := re.fullmatch(rf"(.*-)([0-9]+)-of-([0-9]+)\{SHARD_SUFFIX}", name):
+            stem, number, total = match.groups()
+            sets.setdefault((stem, len(number), total), set()).add(int(number))
+    siblings: list[str] = []
+    for (stem, width, total), numbers in sets.items():
+        if len(siblings) + int(total) <= MAX_NUMBERED_SHARDS:
+            first = 0 if 0 in numbers else 1
+            siblings += [f"{stem}{i:0{width}}-of-{total}{SHARD_SUFFIX}" for i in range(first, first + int(total))]
+    return siblings
+
+
+def _read_shards(
+    checkpoint: Checkpoint, names: list[str], read: Mapping[str, ReadShard] = MappingProxyType({})
+) -> None:
+    """Read every shard that can be read and is not in `read`; what stops one is a problem of its own."""
+    prepare(checkpoint, names)
+    for name in names:
+        try:
+            shard = read[name].shard if name in read else read_shard(checkpoint, name, checkpoint.problems)
+            checkpoint.shards.append(shard)
+        except CheckpointError as error:
+            checkpoint.lacking.append(name)
+            checkpoint.problems.append(Problem(name, "", str(error).removeprefix(f"{name}: ")))
+    if names and not checkpoint.shards:
+        listed_by = checkpoint.index.name if checkpoint.index else MANIFEST
+        raise no_shard_can_be_read(checkpoint.path, listed_by, names, checkpoint.problems[-len(names) :])
+
+
+def _finish(checkpoint: Checkpoint) -> Checkpoint:
+    """Find the planes, and hold every list of names against every other."""
+    stored = Stored(checkpoint.shards)
+    if len(stored.row_of) != len(stored.names):
+        checkpoint.problems += stored_twice(checkpoint.shards)
+    receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
+    _add_planes(checkpoint, stored, find_planes(stored, receipts))
+    return cross_check(checkpoint, stored)
+
+
+def _add_planes(checkpoint: Checkpoint, stored: Stored, found: tuple[PlaneTable, list[Problem]]) -> None:
+    """Give the checkpoint the planes that were found, and those that are stored dense."""
+    checkpoint.plane_table, problems = found
+    checkpoint.dense_table = find_dense_planes(stored)
+    checkpoint.problems += problems
+
+
+def _serving_root(path: Path) -> Path | None:
+    """Where the weights of a serving directory lie, or None when the folder is none.
+
+    Raises:
+        UsageError: it is a serving directory whose weights are not here.
+    """
+    try:
+        found = quantization_config(load_json(path / CONFIG_FILES[0], CONFIG_FILES[0]))
+    except CheckpointError:
+        return None  # none, or none that could be read
+    if found.get("quant_method") not in [fmt.serving_method for fmt in FORMATS]:
+        return None
+    root = found.get(SERVING_KEY)
+    # Not Path.resolve: it raises what it likes for links that lead in circles.
+    served = Path(os.path.realpath(path / root)) if isinstance(root, str) and "\0" not in root else None
+    if served is None or not is_folder(served) or served == path.resolve():
+        raise UsageError(
+            f"{path}: is a serving directory, not a checkpoint: its weights lie under {SERVING_KEY} {brief(root)}, "
+            "which is not here; give the folder that was downloaded"
+        )
+    return served

@@ -1,1 +1,0 @@
-"""What `compress` chooses, keeps and writes."""

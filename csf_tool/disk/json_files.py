@@ -1,0 +1,132 @@
+"""JSON files: read strictly, and written as the Hugging Face libraries write them."""
+
+import json
+import math
+from collections.abc import Iterable
+from json.encoder import encode_basestring
+from pathlib import Path
+from typing import Any
+
+from csf_tool.disk.disguises import HEAD_BYTES, JSON, disguise
+from csf_tool.disk.reader import MAX_JSON_BYTES, read_document
+from csf_tool.errors import CheckpointError
+from csf_tool.text import brief
+
+ESCAPED = bytes(range(32)) + b'"\\'
+"""Bytes that strings in JSON hold as escapes only."""
+
+MAX_JSON_DEPTH = 40
+"""Deepest nesting that is read: what goes over a document later goes one call deeper, and indents more, a level."""
+
+
+def load_json(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Any:
+    """The JSON document of a file, read strictly: no duplicate keys, no NaN, UTF-8 only, nesting of bounded depth.
+
+    Raises:
+        CheckpointError: it is missing, too large, or not such a document.
+        EnvironmentFault: the operating system cannot read it.
+    """
+    raw = read_document(path, name, limit)
+    try:
+        return parse_json(raw, name)
+    except CheckpointError as error:
+        if reason := disguise(raw[:HEAD_BYTES], JSON):
+            raise CheckpointError(f"{name}: {reason}") from error
+        raise
+
+
+def parse_json(raw: bytes, name: str) -> Any:
+    """`raw` as strict JSON; see `load_json`."""
+    try:
+        text = raw.decode("utf-8")
+        document = json.loads(
+            text, object_pairs_hook=_object_without_duplicates, parse_constant=_no_constant, parse_float=_finite
+        )
+        if text.count("[") + text.count("{") > MAX_JSON_DEPTH:
+            _refuse_deep(document)
+        if "\\u" in text:
+            _refuse_half_characters(document)
+        return document
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{name}: not UTF-8 at byte {error.start}") from error
+    except RecursionError as error:
+        raise CheckpointError(f"{name}: JSON nested too deeply") from error
+    except ValueError as error:
+        raise CheckpointError(f"{name}: not valid JSON: {error}") from error
+
+
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"key {brief(twice)} stands twice in one object")
+    return result
+
+
+def _refuse_deep(document: Any) -> None:
+    level = [document]
+    for _ in range(MAX_JSON_DEPTH):
+        children = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [child for some in children for child in some if isinstance(child, dict | list)]
+        if not level:
+            return
+    raise RecursionError
+
+
+def _refuse_half_characters(document: Any) -> None:
+    """An escape can write one half of a surrogate pair: a string that no file name and no file can hold."""
+    try:
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError("an escape writes half a character (a lone surrogate)") from error
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{brief(text)} is a number that no reader can hold, and no writer writes")
+    return number
+
+
+def _no_constant(value: str) -> Any:
+    raise ValueError(f"{value} is not JSON")
+
+
+def render_json(document: Any) -> bytes:
+    """A JSON file as the Hugging Face libraries write it.
+
+    Raises:
+        CheckpointError: a string in it, which can only be a file's name, is no UTF-8.
+    """
+    text = _render(document, "\n") + "\n"
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        line = text[text.rfind("\n", 0, error.start) + 1 : text.find("\n", error.start)].strip(" ,")
+        raise CheckpointError(
+            f"a file name that is no UTF-8 cannot stand in JSON, as in {line}: rename the file"
+        ) from error
+
+
+def _render(value: Any, margin: str) -> str:
+    """What `json.dumps` gives with an indent of 2, for which it goes through every string in Python.
+
+    `margin` is a line break and the indent of the line that the value begins in.
+    """
+    inner = margin + "  "
+    if isinstance(value, dict) and value:
+        if set(map(type, value.values())) == {str}:
+            items = [f"{encode_basestring(key)}: {encode_basestring(item)}" for key, item in value.items()]
+        else:
+            items = [f"{encode_basestring(key)}: {_render(item, inner)}" for key, item in value.items()]
+        return f"{{{inner}{f',{inner}'.join(items)}{margin}}}"
+    if isinstance(value, list | tuple) and value:
+        return f"[{inner}{f',{inner}'.join(_render(item, inner) for item in value)}{margin}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def are_plain(strings: Iterable[str]) -> bool:
+    """Whether JSON holds these strings just as they are: nothing in them has to be escaped."""
+    raw = "".join(strings).encode("utf-8")
+    return len(raw.translate(None, ESCAPED)) == len(raw)

@@ -1,0 +1,207 @@
+"""Writing a destination folder so that a half-written file never looks like a whole one."""
+
+import errno
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from csf_tool.disk.appenders import make_appender
+from csf_tool.disk.own_files import PARTIAL
+from csf_tool.disk.reader import Reader, writing_fault
+from csf_tool.progress import OnBytes
+
+if sys.platform != "win32":
+    import fcntl
+
+
+_ATTEMPTS = 10
+
+_NAME_KEPT = 40
+"""How much of a file's name its partial file repeats: systems refuse names of more than 255 bytes."""
+
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP}
+"""What file systems answer that cannot sync a folder, as some shared folders and FUSE mounts."""
+
+
+class NewFile:
+    """A file under a temporary name; it gets its own name, complete and synced, when the block ends well.
+
+    A file that has the name by then stays, unless this one is to `replace` it. It will have about `nbytes`.
+    """
+
+    def __init__(self, target: Path, name: str, nbytes: int = 0, *, replace: bool = False) -> None:
+        self.name = name
+        self._target = target
+        self._replace = replace
+        self.on_complete: Callable[[], None] = lambda: None
+        """Called when the file is complete and synced, just before it gets its name."""
+        self.is_there: Callable[[], bool] = lambda: False
+        """Asked when something has the name by now: whether it is this file, from another process of the same run."""
+        self._fd = -1
+        self._open(nbytes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is not None:
+            self._discard()
+            return
+        try:
+            self._commit()
+        except OSError as error:
+            self._discard()
+            raise writing_fault(self.name, error) from error
+        except BaseException:  # an interrupt, or what on_complete raised
+            self._discard()
+            raise
+
+    def _open(self, nbytes: int) -> None:
+        """Make the partial file, locked until it is closed: so others know that it is not abandoned."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        for _ in range(_ATTEMPTS):
+            self._temporary = self._target.with_name(_partial_name(self._target.name))
+            self._fd = os.open(self._temporary, flags, 0o666)  # the umask decides, as for any other file
+            self._appender = make_appender(self._fd, self.name, nbytes)
+            if lock(self._fd, wait=False) is not False and self._temporary.exists():
+                return
+            self._discard()  # before it was locked, another run took it for abandoned
+        raise OSError(errno.EBUSY, "other processes keep removing its partial file")
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append all of `data`.
+
+        Raises:
+            EnvironmentFault: the disk is full, or cannot be written.
+        """
+        self._appender.write(memoryview(data))
+
+    def copy(self, reader: Reader, begin: int, end: int, on_bytes: OnBytes) -> None:
+        """Append a range of another file.
+
+        Raises:
+            CheckpointError: the other file ends before.
+            EnvironmentFault: the disk is full, or cannot be written.
+        """
+        self._appender.copy(reader, begin, end, on_bytes)
+
+    def forget(self) -> None:
+        """Leave nothing of the file in the page cache, neither now nor at the end.
+
+        Raises:
+            EnvironmentFault: the disk is full, or cannot be written.
+        """
+        self._appender.forget()
+
+    def write_all(self, pieces: Iterable[bytes | memoryview]) -> None:
+        """Append every piece."""
+        for piece in pieces:
+            self.write(piece)
+
+    def _commit(self) -> None:
+        held = None if sys.platform == "win32" else os.dup(self._fd)  # keeps the lock until the file has its name
+        try:
+            self._close()
+            self._give_name()
+        finally:
+            if held is not None:
+                os.close(held)
+
+    def _close(self) -> None:
+        self._appender.sync()
+        fd, self._fd = self._fd, -1
+        os.close(fd)  # network file systems report a failed write only here
+
+    def _give_name(self) -> None:
+        if self._target.exists() and not self._replace:
+            if not self.is_there():
+                raise FileExistsError(0, "a file of that name appeared meanwhile")
+            self._discard()
+            return
+        self.on_complete()
+        if self._replace:
+            self._temporary.replace(self._target)
+        else:
+            self._temporary.rename(self._target)
+        sync_folder(self._target.parent)
+
+    def _discard(self) -> None:
+        """Remove what was written so far. A system that cannot has said so before, and a later run tries again."""
+        if self._fd >= 0:
+            self._appender.abandon()
+            with suppress(OSError):
+                os.close(self._fd)
+            self._fd = -1
+        with suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename durable, where the system and the file system can sync folders (Windows cannot)."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(fd)
+
+
+def _partial_name(name: str) -> str:
+    """A name for a file until it is complete: it says who writes it, machine and process, and has a random part."""
+    return f".{name[:_NAME_KEPT]}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.partial"
+
+
+def _host() -> str:
+    return socket.gethostname().replace(".", "_")
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove a partial file of this machine that nobody writes any more: its writer's lock on it is gone.
+
+    Where there are no locks, the writer's process must be gone. Containers that share a machine's name do not
+    see each other's processes, and a new process can have a dead one's number: so locks come first. What another user
+    wrote, so that it cannot be opened, stays.
+    """
+    match = PARTIAL.fullmatch(path.name)
+    if not match or match["host"] != _host():
+        return
+    with suppress(FileNotFoundError, PermissionError), path.open("r+b") as file:  # NFS locks what can be written alone
+        locked = lock(file.fileno(), wait=False)
+        if locked or (locked is None and not _is_running(int(match["process"]))):
+            path.unlink(missing_ok=True)  # while it is locked: who has just made it notices
+
+
+def _is_running(process: int) -> bool:
+    """Whether a process may be running here."""
+    if sys.platform == "win32":
+        return True  # the signal 0 is Ctrl-C there
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def lock(fd: int, *, wait: bool) -> bool | None:
+    """Lock an open file until it is closed; whether that worked, or None where there are no locks."""
+    if sys.platform == "win32":
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems
+        return None
+    return True

@@ -1,0 +1,29 @@
+"""The names that csf-tool keeps for itself in a destination: its journal, and files that are not complete."""
+
+import re
+from pathlib import Path
+
+OWN_FOLDER = ".csf-tool"
+CLOSING = ".csf-tool.closing"
+"""What csf-tool keeps for itself in a destination: its journal, and the journal's description when the run is over."""
+
+DESCRIPTION = "journal.json"
+"""The file in the journal's folder that says what it is the journal of."""
+
+PARTIAL = re.compile(r"\..*\.(?P<host>[^.]*)-(?P<process>\d+)-[0-9a-f]{8}\.partial", re.DOTALL)
+"""The name of a file that is being written: it says by which process of which machine."""
+
+
+def is_own(name: str) -> bool:
+    """Whether a relative path is one that csf-tool keeps for itself; some systems do not tell cases apart."""
+    return name.partition("/")[0].casefold() in (OWN_FOLDER, CLOSING) or is_partial(Path(name))
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a file's name is that of one being written."""
+    return PARTIAL.fullmatch(path.name) is not None
+
+
+def has_journal(folder: Path) -> bool:
+    """Whether an interrupted run left its journal in a folder."""
+    return (folder / OWN_FOLDER / DESCRIPTION).is_file() or (folder / CLOSING).is_file()

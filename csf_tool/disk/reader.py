@@ -1,0 +1,228 @@
+"""Plain reading of files from strangers: bounded, no mmap, never a short read taken for a whole one."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from csf_tool.errors import CheckpointError, EnvironmentFault
+
+CHUNK_BYTES = 1 << 20
+"""Largest single read or write: what was read still lies in a core's cache when it is looked at."""
+
+MAX_JSON_BYTES = 512 << 20
+"""Largest index, manifest, contract, receipt or config that is read. The largest real ones are 20 MB."""
+
+_MAX_VIEWS = 1024
+"""Most buffers of one scattered read: IOV_MAX of Linux and macOS."""
+
+
+_NO_SUCH_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+"""What the system answers to names that lead to no file: the checkpoint's fault, not the machine's."""
+
+
+def file_size(path: Path, name: str) -> int:
+    """Bytes of an ordinary file. Asked before a file is opened: opening a pipe would wait for ever.
+
+    Raises:
+        CheckpointError: there is none.
+        EnvironmentFault: the operating system does not say.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise reading_fault(name, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{name}: cannot be a file: a folder, a pipe or a device has that name")
+    return status.st_size
+
+
+def drop_cache(fd: int, begin: int, end: int) -> None:
+    """Tell the system that a range of a file will not be needed again: clean pages go, dirty ones are written out.
+
+    A run over 100 GB must not push a running server's memory out, least of all where CPU and GPU share it.
+    """
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_DONTNEED)
+
+
+class Reader:
+    """Reads byte ranges of one shard, wherever its bytes come from: `read_into` says how."""
+
+    name: str
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back what the reader holds."""
+
+    def read_into(self, view: memoryview, begin: int) -> None:
+        """Fill `view` with the bytes from offset `begin`.
+
+        Raises:
+            CheckpointError: the file ends before.
+            EnvironmentFault: it cannot be read.
+        """
+        raise NotImplementedError
+
+    def expect(self, ranges: list[tuple[int, int]]) -> None:
+        """Hear which ranges will be read, in about which order. What comes from afar is fetched ahead."""
+
+    def read_into_each(self, views: Sequence[memoryview], begin: int) -> None:
+        """Fill views one after another with the bytes from offset `begin`: one call for many, where the system can.
+
+        Raises:
+            CheckpointError: the file ends before.
+            EnvironmentFault: the operating system cannot read it.
+        """
+        for first in range(0, len(views), _MAX_VIEWS):
+            part = views[first : first + _MAX_VIEWS]
+            got = self._read_scattered(part, begin)
+            for view in part:
+                have = min(got, len(view))
+                if have < len(view):  # the call stopped early, or there is none
+                    self.read_into(view[have:], begin + have)
+                got -= have
+                begin += len(view)
+
+    def _read_scattered(self, views: Sequence[memoryview], begin: int) -> int:  # noqa: ARG002
+        """How many of the bytes one call has read: none where there is no such call."""
+        return 0
+
+    def read(self, begin: int, end: int) -> bytearray:
+        """The bytes from offset `begin` up to `end`."""
+        data = bytearray(end - begin)
+        self.read_into(memoryview(data), begin)
+        return data
+
+    def chunks(self, begin: int, end: int) -> Iterator[memoryview]:
+        """The same bytes in pieces of at most CHUNK_BYTES; each piece is valid until the next but one is asked for."""
+        size = min(CHUNK_BYTES, end - begin)
+        buffers = cycle([memoryview(bytearray(size)), memoryview(bytearray(size if size < end - begin else 0))])
+        while begin < end:
+            piece = next(buffers)[: min(size, end - begin)]
+            self.read_into(piece, begin)
+            yield piece
+            begin += len(piece)
+
+    def forget(self, begin: int, end: int) -> None:
+        """Let the page cache drop what was read, where the system can be told so."""
+
+
+class RandomReader(Reader):
+    """Reads byte ranges of one file here. A file that is shorter than it was is an error, never a signal.
+
+    mmap is avoided on purpose: a mapped file that shrinks kills the process, and mapped reads are slow on
+    network file systems.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
+        file_size(path, name)
+        try:
+            self._file: BinaryIO = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by close())
+        except OSError as error:
+            raise reading_fault(name, error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _seek(self, begin: int) -> None:
+        """Go to an offset that a header gave: it may be past what any file can have, which systems refuse."""
+        try:
+            self._file.seek(begin)
+        except (OverflowError, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise
+            raise CheckpointError(f"{self.name}: has no byte {begin}") from error
+
+    def read_into(self, view: memoryview, begin: int) -> None:
+        """See `Reader.read_into`."""
+        done = 0
+        try:
+            self._seek(begin)
+            while done < len(view):
+                got = self._file.readinto(view[done : done + CHUNK_BYTES])  # type: ignore[attr-defined]
+                if not got:
+                    raise CheckpointError(
+                        f"{self.name}: ends at byte {begin + done}, {len(view) - done} bytes short: "
+                        "it shrank while it was read"
+                    )
+                done += got
+        except OSError as error:
+            raise reading_fault(self.name, error) from error
+
+    def _read_scattered(self, views: Sequence[memoryview], begin: int) -> int:
+        """See `Reader._read_scattered`."""
+        if not hasattr(os, "preadv"):
+            return 0
+        try:
+            return os.preadv(self.fileno(), views, begin)
+        except OSError as error:
+            raise reading_fault(self.name, error) from error
+
+    def fileno(self) -> int:
+        """The descriptor, for the system's own copying."""
+        return self._file.fileno()
+
+    def forget(self, begin: int, end: int) -> None:
+        """Let the page cache drop what was read, where the system can be told so."""
+        drop_cache(self.fileno(), begin, end)
+
+
+def reading_fault(name: str, error: OSError) -> CheckpointError | EnvironmentFault:
+    """The error to raise when the system cannot open or read a file."""
+    if isinstance(error, FileNotFoundError):
+        return CheckpointError(f"{name}: not there (missing, or a link to a missing blob)")
+    if error.errno in _NO_SUCH_FILE:
+        return CheckpointError(f"{name}: cannot be a file: {error.strerror}")
+    return EnvironmentFault(f"{name}: cannot be read: {error.strerror or error}")
+
+
+def writing_fault(name: str, error: OSError) -> EnvironmentFault:
+    """The error to raise when the system cannot write a file."""
+    return EnvironmentFault(f"{name}: cannot be written: {error.strerror or error}")
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path that a file gave leads to an ordinary file; a name that no system takes leads to none."""
+    return _is(path.is_file)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path that a file gave leads to a folder; a name that no system takes leads to none."""
+    return _is(path.is_dir)
+
+
+def _is(question: Callable[[], bool]) -> bool:
+    """The answer to a question of pathlib's, which raises `OSError` for names that are too long."""
+    try:
+        return question()
+    except OSError as error:
+        if error.errno in _NO_SUCH_FILE:
+            return False
+        raise
+
+
+def read_document(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> bytes:
+    """All bytes of a file that is read as a whole: JSON, or a list of hashes.
+
+    Raises:
+        CheckpointError: it is missing, no ordinary file, or larger than `limit`.
+        EnvironmentFault: the operating system cannot read it.
+    """
+    if (nbytes := file_size(path, name)) > limit:
+        raise CheckpointError(f"{name}: {nbytes} bytes of text, more than the {limit} that are read")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise reading_fault(name, error) from error

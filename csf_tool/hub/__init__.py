@@ -1,0 +1,1 @@
+"""Checkpoints on the Hugging Face Hub: names, repositories, ranges of bytes."""

@@ -1,0 +1,221 @@
+"""A checkpoint on the Hub: one commit, its listing, its small files in the cache, its shards by ranges.
+
+All of it goes through huggingface_hub, whose token, endpoint, cache and offline mode are the user's.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from huggingface_hub import HfApi, constants, try_to_load_from_cache
+from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.utils import disable_progress_bars, logging
+
+from csf_tool.checkpoint.config import CONFIG_FILES
+from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, RECEIPTS, TENSORS, VERIFICATION
+from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, Index, find_index
+from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.disk.hashing import PublishedHash
+from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.disk.json_files import load_json
+from csf_tool.disk.paths import is_hidden, is_safe_relative
+from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.hub.errors import Patience, Place, persistently
+from csf_tool.hub.name import HubName
+from csf_tool.hub.ranges import CONNECTIONS, HubFile, Ranges, RemoteFile
+from csf_tool.version import __version__
+
+PATIENCE = Patience()
+
+_ROOT_DOCUMENTS = {*CONFIG_FILES, MANIFEST, CONTRACT, VERIFICATION}
+
+
+class HubRepo:
+    """One commit of a repository on the Hub.
+
+    `root` is its snapshot in the cache, which holds what has been fetched; without `entries` that is all of it.
+    `files` are those that the Hub lists, by name.
+    """
+
+    def __init__(self, place: Place, root: Path, entries: Iterable[RepoFile] = ()) -> None:
+        self.root = root
+        self.files: dict[str, HubFile] = {}
+        self.problems: list[Problem] = []
+        self._place = place
+        self._ranges = Ranges(place, PATIENCE)
+        self._remote: dict[str, RemoteFile] = {}
+        for entry in entries:
+            if is_safe_relative(entry.path):
+                sha256 = entry.lfs.sha256 if entry.lfs else None
+                self.files[entry.path] = HubFile(entry.path, entry.size, sha256, entry.blob_id)
+            else:
+                text = "its name is no plain path inside the repository: left out"
+                self.problems.append(Problem(entry.path, "", text, Severity.WARNING))
+
+    def __str__(self) -> str:
+        return str(self._place)
+
+    @property
+    def bytes_by_range(self) -> int:
+        """Bytes that were fetched by range requests so far."""
+        return self._ranges.bytes_fetched
+
+    def shard_names(self, folder: str) -> list[str]:
+        """The names of the listed shards right in a folder ("" for the root), without it."""
+        names = (name.rpartition("/") for name in self.files if name.endswith(SHARD_SUFFIX))
+        return sorted(file for inside, _, file in names if inside == folder and not file.startswith("."))
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Read the headers of shards that are not in the cache, all at once.
+
+        Raises:
+            CheckpointError: the Hub lists one and does not have it.
+            EnvironmentFault: one cannot be had.
+        """
+        wanted = [name for name in names if name in self.files and name not in self._remote and not self._is_here(name)]
+        found = [self._ranges.submit(RemoteFile.with_head, self.files[name], self._ranges) for name in wanted]
+        try:
+            self._remote |= {name: future.result() for name, future in zip(wanted, found, strict=True)}
+        finally:  # after a failure, or an interrupt, nothing more is asked
+            for future in found:
+                future.cancel()
+
+    def stop(self) -> None:
+        """Give up what is still being fetched."""
+        self._ranges.stop()
+
+    def remote(self, name: str) -> RemoteFile | None:
+        """The shard `name` as it lies on the Hub; None where it lies in the cache, or nowhere."""
+        return self._remote.get(name)
+
+    def fetch_documents(self) -> None:
+        """Fetch the files that say what the checkpoint is into the cache."""
+        self._fetch(filter(_is_document, self.files))
+
+    def fetch_side_files(self, shards: set[str], endings: set[str] | None = None) -> None:
+        """Fetch the files that are none of `shards` into the cache: all, or those with one of `endings`."""
+        others = (name for name in self.files if name not in shards and not is_hidden(name))
+        self._fetch(name for name in others if endings is None or PurePosixPath(name).suffix in endings)
+
+    def published_hashes(self) -> list[PublishedHash]:
+        """The hash of every listed file: of its content in LFS, or git's own of small files."""
+        return [PublishedHash(file.name, *file.published, str(self)) for file in self.files.values()]
+
+    def _is_here(self, name: str) -> bool:
+        return (self.root / name).exists()
+
+    def _fetch(self, names: Iterable[str]) -> None:
+        wanted = [name for name in names if not self._is_here(name)]
+        api, repo_id, commit = _api(), self._place.repo_id, self._place.revision
+
+        def fetch(name: str) -> None:
+            place = replace(self._place, file=name)
+            persistently(lambda: api.hf_hub_download(repo_id, name, revision=commit), place, PATIENCE)
+
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            list(pool.map(fetch, wanted))
+
+
+def open_repo(name: HubName) -> HubRepo:
+    """The commit that a name stands for: from the cache where all of its checkpoint is there, else from the Hub.
+
+    All of it are the shards that index or manifest list, and what says how to read them; offline, the shards will do.
+
+    Raises:
+        UsageError: there is no such repository or revision.
+        EnvironmentFault: the Hub cannot be asked, or refuses.
+    """
+    _be_quiet()
+    place = Place(name.repo_id, name.revision or constants.DEFAULT_REVISION, _api().endpoint)
+    if (cached := persistently(lambda: _cached_snapshot(name), place, PATIENCE)) is not None:
+        return HubRepo(replace(place, revision=cached.name), cached)
+    repo = list_repo(name)
+    repo.fetch_documents()
+    return repo
+
+
+def list_repo(name: HubName) -> HubRepo:
+    """The commit that a name stands for, with its listing: two requests, or one more for every 1,000 files.
+
+    Raises:
+        UsageError: there is no such repository or revision.
+        EnvironmentFault: the Hub cannot be asked, or refuses.
+    """
+    _be_quiet()
+    api = _api()
+    place = Place(name.repo_id, name.revision or constants.DEFAULT_REVISION, api.endpoint)
+
+    def ask(action: Callable[[], Any]) -> Any:
+        return persistently(action, place, PATIENCE)
+
+    timeout = constants.HF_HUB_ETAG_TIMEOUT
+    info = ask(lambda: api.model_info(name.repo_id, revision=name.revision, timeout=timeout))
+    if not info.sha:
+        raise UsageError(f"{place}: the Hub names no commit for it: it is empty")
+    entries = ask(lambda: list(api.list_repo_tree(name.repo_id, recursive=True, revision=info.sha)))
+    files = (entry for entry in entries if isinstance(entry, RepoFile))
+    return HubRepo(replace(place, revision=info.sha), _snapshot(name.repo_id, info.sha), files)
+
+
+def _api() -> HfApi:
+    return HfApi(library_name="csf-tool", library_version=__version__)
+
+
+def _be_quiet() -> None:
+    """Errors are told by csf-tool, once and in one line; so is progress."""
+    disable_progress_bars()
+    if "HF_HUB_VERBOSITY" not in os.environ:
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+
+def _snapshot(repo_id: str, commit: str) -> Path:
+    """Where the cache keeps a commit (https://huggingface.co/docs/huggingface_hub/guides/manage-cache)."""
+    folder = "models--" + repo_id.replace("/", "--")
+    return Path(constants.HF_HUB_CACHE).expanduser().absolute() / folder / "snapshots" / commit
+
+
+def _cached_snapshot(name: HubName) -> Path | None:
+    """The snapshot of a revision in the cache, if all of the checkpoint is there."""
+    for document in (MANIFEST, INDEX_NAME, *CONFIG_FILES, f"model{SHARD_SUFFIX}"):
+        found = try_to_load_from_cache(name.repo_id, document, revision=name.revision)
+        if isinstance(found, str):
+            return Path(found).parent if _is_whole(Path(found).parent) else None
+    return None
+
+
+def _is_whole(root: Path) -> bool:
+    try:
+        shards, documents = _spoken_of(root)
+    except CheckpointError:
+        return False
+    wanted = shards if constants.HF_HUB_OFFLINE else shards + documents
+    return bool(shards) and all((root / name).exists() for name in wanted)
+
+
+def _spoken_of(root: Path) -> tuple[list[str], list[str]]:
+    """The shards that the manifest or the index of a snapshot lists (without either, those that are there).
+
+    Then the files beside them that say what they are, as far as these always go with such shards: an index with
+    those of a numbered set, for nothing else says that all are there.
+    """
+    if (root / MANIFEST).exists():
+        manifest = load_json(root / MANIFEST, MANIFEST)
+        rows = manifest.get("shards") if isinstance(manifest, dict) else None
+        files = [row.get("file") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        if files:
+            return [f"{TENSORS}/{file}" for file in files], [CONTRACT, *(f"{RECEIPTS}/{file}.json" for file in files)]
+    if index := find_index(root):
+        return sorted(Index(root, index).shards), [CONFIG_FILES[0]]
+    names = [path.name for path in root.glob(f"*{SHARD_SUFFIX}")]
+    return names, [INDEX_NAME] if any("-of-" in name for name in names) else []
+
+
+def _is_document(name: str) -> bool:
+    """Whether a file is one of those that say what a checkpoint is: a few megabytes beside its shards."""
+    folder, _, file = name.rpartition("/")
+    if folder in ("", METADATA):
+        return file in _ROOT_DOCUMENTS or file.endswith(INDEX_SUFFIX)
+    return folder == RECEIPTS and file.endswith(".json")

@@ -1,0 +1,1 @@
+"""What a checkpoint holds: sizes, planes, memory."""

@@ -1,0 +1,153 @@
+"""stats: what a checkpoint's headers say of its block scales, compressed against dense."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from csf_tool.checkpoint.model import Checkpoint, DenseTable, PlaneTable
+from csf_tool.checkpoint.names import layers_of, natural_key, projection_of
+from csf_tool.checkpoint.problems import Problem
+from csf_tool.codec.formats import EXCEPTION_BYTES
+
+if TYPE_CHECKING:  # it reads data, with numpy: headers alone need neither
+    from csf_tool.look.scale_bytes import ScaleBytes
+
+K = TypeVar("K")
+
+
+@dataclass
+class Totals:
+    """Sizes summed over planes. Of dense planes only `planes` and `dense_bytes` count."""
+
+    planes: int = 0
+    dense_bytes: int = 0
+    fixed_bytes: int = 0
+    exception_bytes: int = 0
+
+    @property
+    def exceptions(self) -> int:
+        """Exceptions in all lists."""
+        return self.exception_bytes // EXCEPTION_BYTES
+
+    @property
+    def csf_bytes(self) -> int:
+        """Bytes of both streams."""
+        return self.fixed_bytes + self.exception_bytes
+
+    def add(self, other: "Totals") -> None:
+        """Count what `other` has counted as well."""
+        self.planes += other.planes
+        self.dense_bytes += other.dense_bytes
+        self.fixed_bytes += other.fixed_bytes
+        self.exception_bytes += other.exception_bytes
+
+
+class Projection(NamedTuple):
+    """A projection and the geometry of its planes."""
+
+    name: str
+    format: str
+    rows: int
+    cols: int
+
+
+_Group = tuple[str, str, str, int]
+"""What the planes of a finest group have in common: layer, shard, projection, and place in the table's `kinds`."""
+
+
+@dataclass
+class Stats:
+    """The report of `stats`. Groups hold the CSF planes, or the dense ones when there are no others."""
+
+    path: str
+    layout: str
+    kind: str
+    shards: int
+    tensors: int
+    total: Totals
+    dense_total: Totals
+    payload_bytes: int
+    by_projection: dict[Projection, Totals] = field(default_factory=dict)
+    by_layer: dict[str, Totals] = field(default_factory=dict)
+    by_shard: dict[str, Totals] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    scale_bytes: "ScaleBytes | None" = None
+
+    @property
+    def is_csf(self) -> bool:
+        """Whether there is at least one CSF plane."""
+        return self.total.planes > 0
+
+    @property
+    def dense_payload_bytes(self) -> int:
+        """Bytes of all tensors once every plane is dense."""
+        return self.payload_bytes - self.total.csf_bytes + self.total.dense_bytes
+
+
+def collect_stats(checkpoint: Checkpoint) -> Stats:
+    """Sum up the headers of an opened checkpoint. No tensor data are read."""
+    csf, dense = _csf_groups(checkpoint.plane_table), _dense_groups(checkpoint.dense_table)
+    shown = csf or dense
+    kinds = (checkpoint.plane_table if csf else checkpoint.dense_table).kinds
+
+    def projection(group: _Group) -> Projection:
+        _, _, name, kind = group
+        fmt, rows, cols, _ = kinds[kind]
+        return Projection(name, fmt.name, rows, cols)
+
+    return Stats(
+        path=checkpoint.label,
+        layout=checkpoint.layout.value,
+        kind=checkpoint.kind,
+        shards=len(checkpoint.shards),
+        tensors=sum(len(shard.header) for shard in checkpoint.shards),
+        total=_total(csf.values()),
+        dense_total=_total(dense.values()),
+        payload_bytes=sum(shard.header.nbytes for shard in checkpoint.shards),
+        by_projection=dict(sorted(_sums(shown, projection).items())),
+        by_layer=_naturally_sorted(_sums(shown, lambda group: group[0])),
+        by_shard=_naturally_sorted(_sums(shown, lambda group: group[1])),
+        problems=checkpoint.problems,
+    )
+
+
+def _csf_groups(table: PlaneTable) -> dict[_Group, Totals]:
+    groups = _groups(table, table.fixed)
+    exceptions: dict[_Group, int] = defaultdict(int)
+    for group, nbytes in zip(groups, table.exception_bytes, strict=True):
+        exceptions[group] += nbytes
+    result = {}
+    for group, planes in Counter(groups).items():
+        kind = table.kinds[group[-1]]
+        result[group] = Totals(planes, planes * kind.dense_bytes, planes * kind.fixed_bytes, exceptions[group])
+    return result
+
+
+def _dense_groups(table: DenseTable) -> dict[_Group, Totals]:
+    counts = Counter(_groups(table, table.scales))
+    return {group: Totals(planes, planes * table.kinds[group[-1]].dense_bytes) for group, planes in counts.items()}
+
+
+def _groups(table: PlaneTable | DenseTable, rows: list[int]) -> list[_Group]:
+    """The finest group of each plane; the tensors in `rows` say in which shard it lies."""
+    shards = [table.stored.shards[row].name for row in rows]
+    return list(zip(layers_of(table.names), shards, map(projection_of, table.names), table.kind_of, strict=True))
+
+
+def _total(parts: Iterable[Totals]) -> Totals:
+    total = Totals()
+    for part in parts:
+        total.add(part)
+    return total
+
+
+def _sums(groups: dict[_Group, Totals], key: Callable[[_Group], K]) -> dict[K, Totals]:
+    sums: dict[K, Totals] = defaultdict(Totals)
+    for group, totals in groups.items():
+        sums[key(group)].add(totals)
+    return sums
+
+
+def _naturally_sorted(groups: dict[str, Totals]) -> dict[str, Totals]:
+    return {name: groups[name] for name in sorted(groups, key=natural_key)}

@@ -1,0 +1,278 @@
+"""Checking one shard of a checkpoint: decode, hash and compare it in one pass over its bytes."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from csf_tool.checkpoint.container import ScaleReceipt
+from csf_tool.checkpoint.logical import DenseShard, DenseTensor
+from csf_tool.checkpoint.model import Located, Plane, Shard
+from csf_tool.checkpoint.names import SCALE_SUFFIXES
+from csf_tool.checkpoint.streams import PlaneStreams, Readers
+from csf_tool.codec.formats import FORMATS
+from csf_tool.coders.decoder import Decoded, Decoder
+from csf_tool.disk.reader import CHUNK_BYTES
+from csf_tool.errors import CheckpointError
+from csf_tool.prove.compare import DenseReader, adjacent, mismatch, same_bytes
+from csf_tool.prove.observers import PROBE_BYTES, Comparison, Observer, RebuiltHash, StoredHash, ZeroWatch, is_zero
+from csf_tool.prove.verdict import Check, Checks
+
+_LOOKS_SO = "a failed download can look so"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What every shard is checked against, and how."""
+
+    theirs: dict[str, DenseTensor]
+    receipts: dict[str, ScaleReceipt]
+    stored_hashes: set[str]
+    decoder: Decoder
+    drop_cache: bool
+
+
+@dataclass
+class ShardFindings(Checks):
+    """What one shard adds to each check, and what it lets the whole say."""
+
+    hashed_planes: int = 0
+    uncompared: int = 0
+    is_rebuilt: bool = False
+    stored_digest: dict[str, str] = field(default_factory=dict)
+
+
+class ShardCheck:
+    """Decodes, hashes and compares one dense shard in the order of its data, reading every byte once."""
+
+    def __init__(self, shard: DenseShard, scope: Scope, on_bytes: Callable[[int], None]) -> None:
+        self._shard = shard
+        self._scope = scope
+        self._on_bytes = on_bytes
+        self._readers = Readers()
+        self._pieces = _Pieces(self._readers)
+        self._reference = DenseReader()
+        self._rebuilt = RebuiltHash(shard)
+        self._stored = StoredHash(shard, scope.stored_hashes)
+        self.found = ShardFindings()
+
+    def run(self) -> ShardFindings:
+        """Go through the shard once."""
+        with self._readers, self._reference:
+            self._expect()
+            self._stored.begin(self._readers)
+            decoded = _InOrder(self._scope.decoder.decode(self._good_streams()))
+            for group in adjacent(self._shard.tensors, self._scope.theirs):
+                if len(group) == 1 or not self._take_together(group):
+                    for tensor in group:
+                        self._check_tensor(tensor, decoded)
+            if self._scope.drop_cache:
+                self._readers.forget()
+                self._reference.forget()
+        self._close()
+        return self.found
+
+    def _expect(self) -> None:
+        theirs = self._scope.theirs
+        self._readers.expect(stored for tensor in self._shard.tensors for stored in tensor.stored)
+        self._reference.expect(theirs[tensor.name] for tensor in self._shard.tensors if tensor.name in theirs)
+
+    def _close(self) -> None:
+        self.found.stored_digest = self._stored.digest()
+        if problem := self._rebuilt.problem():
+            file = self._shard.tensors[0].stored_in if self._shard.tensors else self._shard.name
+            self.found.source.fail(file, "", problem)
+        elif self._shard.sha256:
+            self.found.is_rebuilt = True
+
+    def _good_streams(self) -> Iterator[PlaneStreams]:
+        """Read and check each plane's streams; give on those that can be decoded."""
+        check = self.found.streams
+        for plane in self._shard.planes:
+            file = plane.fixed.shard.name
+            check.checked += 1
+            if _is_hidden(plane.fixed) or _is_hidden(plane.exceptions):
+                check.fail(file, plane.name, "its streams cannot be read: see structure")
+                continue
+            try:
+                streams = self._readers.streams(plane)
+            except CheckpointError as error:
+                check.fail(file, plane.name, f"its streams cannot be read: {error}")
+                continue
+            faults = streams.faults()
+            for fault in faults:
+                (check.warn if fault.decodable else check.fail)(file, plane.name, str(fault))
+            if all(fault.decodable for fault in faults):
+                yield streams
+
+    def _take_together(self, group: list[DenseTensor]) -> bool:
+        """Take in several stored tensors that lie side by side at once, if there is nothing to say of any of them.
+
+        Three quarters of a checkpoint's tensors are scalars: one by one they cost more than the weights.
+        """
+        theirs = self._scope.theirs
+        if not (self._rebuilt.wanted or self._stored.wanted or theirs):
+            return False  # nothing but a glance at each is needed
+        first, last = group[0].source, group[-1].source
+        assert isinstance(first, Located)
+        assert isinstance(last, Located)
+        begin, end = first.tensor.begin, last.tensor.end
+        if any(map(_is_hidden, (t.source for t in group))):
+            return False
+        try:
+            data = self._pieces.read(first.shard, begin, end)
+            if theirs and not same_bytes(data, self._reference.read_group([theirs[t.name] for t in group])):
+                return False
+        except CheckpointError:
+            return False  # one by one, each gets its own message
+        if any(len(t.shape) > 1 and is_zero(_part(data, t, begin)) for t in group):
+            return False
+        self._stored.pass_by(first.shard, begin, data)
+        self._pass_by(data, self._rebuilt)
+        self._pieces.turn()
+        self.found.reference.checked += len(group) if theirs else 0
+        return True
+
+    def _check_tensor(self, tensor: DenseTensor, decoded: "_InOrder") -> None:
+        try:
+            if isinstance(tensor.source, Plane):
+                self._check_plane(tensor, decoded.take(tensor.source))
+            else:
+                self._check_stored_tensor(tensor, tensor.source)
+        except CheckpointError as error:
+            self._lack(tensor)
+            self.found.structure.fail(tensor.stored_in, tensor.name, str(error))
+
+    def _lack(self, tensor: DenseTensor) -> None:
+        """Note that a tensor's bytes cannot be had: nothing can be said of them, or of the shard they belong to."""
+        self._rebuilt.lack(tensor.name)
+        self.found.uncompared += tensor.name in self._scope.theirs
+
+    def _check_plane(self, tensor: DenseTensor, decoded: Decoded | None) -> None:
+        if decoded is None:
+            self._lack(tensor)
+            self.found.decode.fail(tensor.stored_in, tensor.name, "not decoded: its streams are broken")
+            return
+        self.found.decode.checked += 1
+        self._stored.pass_streams(decoded.streams)
+        data = decoded.scales.data.cast("B")
+        zero, comparison = ZeroWatch(), self._comparison(tensor)
+        self._pass_by(data, zero, self._rebuilt, *comparison)
+        self._report_zero(tensor, zero)
+        if not zero.only_zeros and is_zero(decoded.streams.fixed.data.cast("B")):
+            text = f"its fixed stream is entirely zero, its exceptions are not: {_LOOKS_SO}"
+            self.found.streams.warn(tensor.stored_in, tensor.name, text)
+        self._report_difference(tensor, comparison)
+        self._check_source_hash(tensor, data)
+
+    def _check_source_hash(self, tensor: DenseTensor, data: memoryview) -> None:
+        receipt = self._scope.receipts.get(tensor.name)
+        if receipt is None:
+            return
+        self.found.hashed_planes += 1
+        found = hashlib.sha256(data).hexdigest()
+        if found != receipt.source_sha256:
+            text = f"decodes to SHA-256 {found}, the source's is {receipt.source_sha256}"
+            self.found.source.fail(tensor.stored_in, tensor.name, text)
+
+    def _check_stored_tensor(self, tensor: DenseTensor, located: Located) -> None:
+        if _is_hidden(located):
+            self._lack(tensor)  # named under structure
+            return
+        begin, end = located.tensor.begin, located.tensor.end
+        zero, comparison = ZeroWatch(), self._comparison(tensor)
+        if self._rebuilt.wanted or self._stored.wanted or comparison:
+            for at in range(begin, end, CHUNK_BYTES):
+                piece = self._pieces.read(located.shard, at, min(at + CHUNK_BYTES, end))
+                self._stored.pass_by(located.shard, at, piece)
+                self._pass_by(piece, zero, self._rebuilt, *comparison)
+                self._pieces.turn()
+        else:
+            reader = self._readers[located.shard]
+            probe = min(begin + PROBE_BYTES, end)
+            zero.update(memoryview(reader.read(begin, probe)))
+            for piece in reader.chunks(probe, end) if zero.only_zeros else ():
+                zero.update(piece)
+        self._report_difference(tensor, comparison)
+        if len(tensor.shape) > 1:  # a bias or a scalar may well be zero
+            self._report_zero(tensor, zero)
+
+    def _pass_by(self, piece: memoryview, *observers: Observer) -> None:
+        for observer in observers:
+            observer.update(piece)
+        self._on_bytes(len(piece))
+
+    def _report_zero(self, tensor: DenseTensor, zero: ZeroWatch) -> None:
+        if zero.only_zeros and tensor.nbytes:
+            what = "scale plane" if tensor.name.endswith(SCALE_SUFFIXES) else "weight tensor"
+            self.found.streams.warn(tensor.stored_in, tensor.name, f"{what} is entirely zero: {_LOOKS_SO}")
+
+    def _comparison(self, tensor: DenseTensor) -> list[Comparison]:
+        """The comparison with the reference's tensor of the same name; none where it cannot be made."""
+        theirs = self._scope.theirs.get(tensor.name)
+        if theirs is None:
+            return []  # a missing name is reported once, for the whole checkpoint
+        check = self.found.reference
+        check.checked += 1
+        if problem := mismatch(tensor, theirs):
+            check.fail(tensor.stored_in, tensor.name, problem)
+            return []
+        check_dtype(check, tensor, theirs)
+        return [Comparison(tensor, theirs, self._reference)]
+
+    def _report_difference(self, tensor: DenseTensor, comparisons: list[Comparison]) -> None:
+        for comparison in comparisons:
+            if problem := comparison.problem():
+                self.found.reference.fail(tensor.stored_in, tensor.name, problem)
+
+
+class _Pieces:
+    """Stored bytes in pieces of at most CHUNK_BYTES; one that was looked at stays whole for `Hashing` for a turn."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._free, self._held = (memoryview(bytearray(CHUNK_BYTES)) for _ in range(2))
+
+    def read(self, shard: Shard, begin: int, end: int) -> memoryview:
+        """A piece, valid until the next is read, or, once it has had its turn, until the next but one."""
+        piece = self._free[: end - begin]
+        self._readers[shard].read_into(piece, begin)
+        return piece
+
+    def turn(self) -> None:
+        """Keep the piece that was read last."""
+        self._free, self._held = self._held, self._free
+
+
+class _InOrder:
+    """Decoded planes, asked for in order; those that were left out for faults are answered with None."""
+
+    def __init__(self, decoded: Iterable[Decoded]) -> None:
+        self._decoded = iter(decoded)
+        self._next = next(self._decoded, None)
+
+    def take(self, plane: Plane) -> Decoded | None:
+        """The decoded `plane`, or None when it was not decoded."""
+        if self._next is None or self._next.plane is not plane:
+            return None
+        found, self._next = self._next, next(self._decoded, None)
+        return found
+
+
+def check_dtype(check: Check, ours: DenseTensor, theirs: DenseTensor) -> None:
+    """Say that a tensor has another dtype than the reference's: a fault, unless both name the same block scales."""
+    if ours.dtype != theirs.dtype:
+        text = f"dtype is {ours.dtype}, the reference has {theirs.dtype}"
+        interchangeable = any({ours.dtype, theirs.dtype} <= set(fmt.dense_dtypes) for fmt in FORMATS)
+        (check.warn if interchangeable else check.fail)(ours.stored_in, ours.name, text)
+
+
+def _is_hidden(source: Located | Plane) -> bool:
+    """Whether a stored tensor's bytes are others' as well, or past the end of its file."""
+    return isinstance(source, Located) and source.tensor.name in source.shard.header.unreadable
+
+
+def _part(data: memoryview, tensor: DenseTensor, begin: int) -> memoryview:
+    """A tensor's bytes within `data`, which begins at offset `begin` of its shard."""
+    assert isinstance(tensor.source, Located)
+    stored = tensor.source.tensor
+    return data[stored.begin - begin : stored.end - begin]

@@ -1,0 +1,332 @@
+"""verify: the real decode path with no writer attached, and what it proves about the bytes.
+
+`stored` and `source` are different statements: that the files are the published ones, and that what they
+decode to is the original. Either can hold alone. All comparison is of bytes, never of floats.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from csf_tool.checkpoint.background import can_be_copied
+from csf_tool.checkpoint.hash_list import HashList
+from csf_tool.checkpoint.logical import DenseShard, dense_tensors, original_shard, own_shards, require_new
+from csf_tool.checkpoint.model import Checkpoint, Plane, Shard
+from csf_tool.checkpoint.problems import errors, warnings
+from csf_tool.checkpoint.published import hash_list, known_origin, published_hashes
+from csf_tool.coders.decoder import Decoder, NumpyDecoder
+from csf_tool.disk.hashing import PublishedHash
+from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.progress import Progress
+from csf_tool.prove.compare import mismatch
+from csf_tool.prove.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
+from csf_tool.prove.side_check import MODEL_SUFFIXES, check_side_files, compare_formats, compare_side_files
+from csf_tool.prove.stored_check import check_stored
+from csf_tool.prove.verdict import Verified
+from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs
+from csf_tool.running.processes import Work, run_in_copies
+from csf_tool.text import count
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """How `verify` goes about it.
+
+    `only` are names of shards, or globs, to which the reading of data is limited; `quick` reads none at all.
+    `listed` are hashes that were saved elsewhere; `save_hashes` asks for such a list, of that name.
+    """
+
+    jobs: int = field(default_factory=default_jobs)
+    drop_cache: bool = False
+    only: tuple[str, ...] = ()
+    quick: bool = False
+    listed: HashList | None = None
+    save_hashes: str = ""
+    all_tensors: bool = False
+    """Of what lies on the Hub, fetch every tensor, and not just the scales."""
+    tensors_only: bool = False
+    """Hold nothing but tensors against the reference: not the config and tokenizer, nor the headers' metadata."""
+    published: list[PublishedHash] = field(default_factory=list)
+    """Hashes that somebody else gives for the checkpoint's files."""
+
+
+def verify(
+    checkpoint: Checkpoint,
+    against: Checkpoint | None,
+    decoder: Decoder,
+    progress: Progress,
+    options: VerifyOptions | None = None,
+) -> Verified:
+    """Check everything that can be checked of `checkpoint`. No fault in one tensor stops the rest.
+
+    `against` is a reference whose dense tensors must be the same, byte for byte.
+
+    Raises:
+        UsageError: no shard is called as `only` says, or `listed` is of another checkpoint.
+        EnvironmentFault: the system cannot read.
+    """
+    return _Verification(checkpoint, against, decoder, progress, options or VerifyOptions()).run()
+
+
+class _Verification:
+    """One run: the checkpoint, the reference, and the checks being filled in."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        against: Checkpoint | None,
+        decoder: Decoder,
+        progress: Progress,
+        options: VerifyOptions,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._against = against
+        self._decoder = decoder
+        self._progress = SharedProgress(progress, checkpoint, against)
+        self._options = options
+        self._shards = _chosen(checkpoint, options.only)
+        self._names = {shard.name for shard in self._shards}
+        if options.listed:
+            _require_same_origin(checkpoint, options.listed)
+        self._tensors = dense_tensors(checkpoint)
+        self._theirs = dense_tensors(against) if against else {}
+        self._fetched = self._names_fetched()
+        for side in filter(None, (checkpoint, against)):
+            side.fetch_side_files(MODEL_SUFFIXES)
+        self._receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
+        self._hashed_planes = 0
+        self._rebuilt_shards = 0
+        self._uncompared = 0
+        self._stored_digests: dict[str, str] = {}
+        self.result = Verified(
+            path=checkpoint.label,
+            kind=checkpoint.kind,
+            against=against.label if against else None,
+            unfetched=0 if self._fetched is None else len(self._tensors.keys() & self._theirs.keys() - self._fetched),
+            device=decoder.device,
+            quick=options.quick,
+            shards=(len(self._shards), len(checkpoint.shards)),
+        )
+
+    def run(self) -> Verified:
+        """Go through everything once."""
+        self._check_structure()
+        if self._options.quick:
+            self._check_sizes()
+            return self.result
+        shards = self._dense_shards()
+        published = self._published_hashes()
+        self._progress.start("verify", self._bytes_to_read(shards, published))
+        self._check_shards(shards, published)
+        self._check_stored(published)
+        self._conclude_source()
+        self._conclude_reference()
+        self._note_planes()
+        if self._options.save_hashes and self.result.ok:
+            self.result.hashes = hash_list(self._checkpoint, self._options.save_hashes, self._stored_digests)
+        return self.result
+
+    def _names_fetched(self) -> set[str] | None:
+        """The tensors whose bytes are looked at: all (None), or the scales where others would have to be fetched."""
+        checkpoint, against = self._checkpoint, self._against
+        if self._options.all_tensors or not (checkpoint.is_remote or (against and against.is_remote)):
+            return None
+        names = {plane.name for plane in checkpoint.planes}
+        if against:
+            names |= {plane.name for plane in against.planes}
+            names |= {plane.name for side in (checkpoint, against) for plane in side.dense_planes}
+        return names
+
+    def _check_structure(self) -> None:
+        check = self.result.structure
+        problems = self._checkpoint.problems + check_side_files(self._checkpoint)
+        check.failures, check.warnings = errors(problems), warnings(problems)
+        check.checked = sum(len(shard.header) for shard in self._checkpoint.shards)
+        check.note = f"headers, sizes, pairs, geometry and names of {count(len(self._checkpoint.shards), 'shard')}"
+
+    def _check_sizes(self) -> None:
+        """Compare nothing but presence and sizes with the list."""
+        for check in (self.result.streams, self.result.decode, self.result.source, self.result.reference):
+            check.skip("not looked at: --quick reads no data")
+        check, listed = self.result.stored, self._options.listed
+        check.skip("--quick reads no data")
+        if listed is None:
+            return
+        for file in listed.digests:
+            path = self._checkpoint.root / file
+            if not path.is_file():
+                check.fail(file, "", f"{listed.name} lists it, it is not there")
+            elif (found := path.stat().st_size) != (stated := listed.sizes.get(file, found)):
+                check.fail(file, "", f"is {found} bytes, {listed.name} says {stated}")
+        check.checked = len(listed.digests)
+        what = "sizes" if listed.sizes else "presence, for it gives no sizes,"
+        check.note = f"{what} of {count(check.checked, 'file')} by {listed.name}; --quick reads no data"
+
+    def _published_hashes(self) -> list[PublishedHash]:
+        """The hashes to compare with: all that there are, or those of the chosen shards."""
+        listed = self._options.listed
+        found = published_hashes(self._checkpoint)
+        found += [PublishedHash(file, "sha256", d, listed.name) for file, d in listed.digests.items()] if listed else []
+        found += [entry for entry in self._options.published if (self._checkpoint.root / entry.file).is_file()]
+        return [entry for entry in found if not self._options.only or entry.file in self._names]
+
+    def _dense_shards(self) -> list[DenseShard]:
+        """The shards to go through: originals where receipts allow, then whatever tensors those left out."""
+        if self._fetched is not None and self._checkpoint.is_remote:
+            scales = [tensor for name, tensor in self._tensors.items() if name in self._fetched]
+            return [shard for shard in own_shards(self._checkpoint, scales).values() if shard.tensors]
+        receipts = self._checkpoint.container.receipts if self._checkpoint.container else {}
+        shards: list[DenseShard] = []
+        taken: set[str] = set()
+        for shard in self._shards:
+            try:
+                if shard.file in receipts:
+                    original = original_shard(receipts[shard.file], self._tensors)
+                    require_new(original, taken)
+                    shards.append(original)
+            except CheckpointError as error:
+                self.result.source.fail(shard.name, "", f"cannot be rebuilt: {error}")
+        left = [t for name, t in self._tensors.items() if name not in taken and t.stored_in in self._names]
+        return shards + [shard for shard in own_shards(self._checkpoint, left).values() if shard.tensors]
+
+    def _bytes_to_read(self, shards: list[DenseShard], published: list[PublishedHash]) -> int:
+        hashed = {entry.file for entry in published} | (self._names if self._options.save_hashes else set())
+        return sum(
+            tensor.nbytes
+            for shard in shards
+            for tensor in shard.tensors
+            if self._against or shard.sha256 or tensor.stored_in in hashed or isinstance(tensor.source, Plane)
+        )
+
+    def _check_shards(self, shards: list[DenseShard], published: list[PublishedHash]) -> None:
+        """Check every shard as a job of its own, and add up what they found in the order of the shards."""
+        hashed = {entry.file for entry in published if entry.algorithm == "sha256"}
+        hashed |= self._names if self._options.save_hashes else set()
+        fetched = self._theirs.keys() if self._fetched is None else self._fetched
+        theirs = {name: tensor for name, tensor in self._theirs.items() if name in fetched}
+        scope = Scope(theirs, self._receipts, hashed, self._decoder, self._options.drop_cache)
+        found: dict[int, ShardFindings] = {}  # by number: what a damaged receipt left out has its shard's name again
+        self._run_jobs(len(shards), lambda i, on_bytes: ShardCheck(shards[i], scope, on_bytes).run(), found.__setitem__)
+        for i in range(len(shards)):
+            self._add(found[i])
+
+    def _run_jobs(self, tasks: int, work: Work[int, ShardFindings], done: Callable[[int, ShardFindings], None]) -> None:
+        """Run `work` on the numbers of all tasks: in copies of this process where they can do it, in threads if not."""
+        jobs, advance = min(self._options.jobs, tasks), self._progress.advance
+        is_here = not any(side.is_remote for side in (self._checkpoint, self._against) if side)
+        if jobs > 1 and is_here and isinstance(self._decoder, NumpyDecoder) and can_be_copied():
+            run_in_copies(range(tasks), work, done, jobs, advance)
+            return
+        with local_executor(jobs or 1) as pool:
+            run_jobs(range(tasks), lambda task: work(task, advance), done, pool, self._progress.stop)
+
+    def _add(self, findings: ShardFindings) -> None:
+        for mine, theirs in zip(self.result.checks, findings.checks, strict=True):
+            mine.add(theirs)
+        self._hashed_planes += findings.hashed_planes
+        self._rebuilt_shards += findings.is_rebuilt
+        self._uncompared += findings.uncompared
+        self._stored_digests |= findings.stored_digest
+
+    def _note_planes(self) -> None:
+        self.result.streams.note = "bases, positions, padding; zero planes and weights"
+        self.result.decode.note = f"on {self._decoder.device}"
+        if not self._checkpoint.planes:
+            self.result.decode.skip("no CSF planes")
+
+    def _check_stored(self, published: list[PublishedHash]) -> None:
+        shards = [shard.name for shard in self._shards] + ([] if self._options.only else self._checkpoint.lacking)
+        check_stored(self.result.stored, self._checkpoint, published, self._stored_digests, shards)
+
+    def _conclude_source(self) -> None:
+        check = self.result.source
+        container = self._checkpoint.container
+        check.checked = self._hashed_planes + self._rebuilt_shards
+        evidence = f"source_sha256 of {count(self._hashed_planes, 'plane')} and of {self._rebuilt_shards} rebuilt"
+        check.note = f"{evidence} {'shard' if self._rebuilt_shards == 1 else 'shards'}"
+        if container is None:
+            check.skip("no source hashes")
+        elif not container.receipts:
+            check.skip("no receipts, so no source hashes")
+        else:
+            shards = len(self._shards) if self._options.only else len(container.rows)
+            planes = self._chosen_planes()
+            if self._fetched is not None and self._hashed_planes == planes:
+                check.note = f"source_sha256 of {count(planes, 'plane')}; no other tensor was fetched"
+            elif self._rebuilt_shards < shards or self._hashed_planes < planes:
+                check.skip(f"{check.note}, of {planes} and {shards}")
+
+    def _chosen_planes(self) -> int:
+        """Planes whose source bytes are to be proved: of all shards, also those that only receipts speak of."""
+        planes = {plane.name for plane in self._checkpoint.planes if plane.fixed.shard.name in self._names}
+        return len(planes if self._options.only else self._receipts.keys() | planes)
+
+    def _conclude_reference(self) -> None:
+        """Names that only one side has, the files beside the shards, and faults of the reference itself."""
+        check = self.result.reference
+        if self._against is None:
+            check.skip("no reference given (--against)")
+            return
+        for problem in errors(self._against.problems):
+            check.fail(problem.file, problem.tensor, f"in the reference: {problem.problem}")
+        self._names_against()
+        files = 0
+        if not self._options.tensors_only:
+            check.failures += compare_formats(self._checkpoint, self._against)
+        if not self._options.tensors_only and not self._options.only:
+            files, problems = compare_side_files(self._checkpoint, self._against)
+            check.failures += problems
+        beside = f", and {count(files, 'file')} beside the shards" if files else ""
+        check.note = f"bytes of every tensor of {self._against.label}{beside}"
+        if self._fetched is not None:
+            self._shapes_against(self._fetched)
+            check.note = (
+                f"bytes of the block scales of {self._against.label}{beside}; names, dtypes and shapes of "
+                f"{count(self.result.unfetched, 'other tensor')} (--all-tensors fetches their bytes)"
+            )
+        check.failures.sort(key=lambda problem: (problem.file, problem.tensor))
+        if self._uncompared:
+            check.skip(f"{check.note}, but for {count(self._uncompared, 'tensor')} that cannot be read or decoded")
+
+    def _names_against(self) -> None:
+        """The tensors that only one side has."""
+        check = self.result.reference
+        for name in self._tensors.keys() - self._theirs.keys():
+            if self._tensors[name].stored_in in self._names:
+                check.fail(self._tensors[name].stored_in, name, "the reference does not have it")
+        for name in self._theirs.keys() - self._tensors.keys() if not self._options.only else ():
+            check.fail("", name, f"missing; the reference has it in {self._theirs[name].stored_in}")
+
+    def _shapes_against(self, fetched: set[str]) -> None:
+        """What headers say of the tensors that were not fetched."""
+        for name in self._tensors.keys() & self._theirs.keys() - fetched:
+            ours, theirs = self._tensors[name], self._theirs[name]
+            if problem := mismatch(ours, theirs):
+                self.result.reference.fail(ours.stored_in, name, problem)
+            else:
+                check_dtype(self.result.reference, ours, theirs)
+
+
+def _chosen(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:
+    """The shards whose name, with or without its folder, is one of `only` or fits it; all without any."""
+    for glob in only:
+        if not any(_fits(shard, glob) for shard in checkpoint.shards):
+            names = [shard.name for shard in checkpoint.shards]
+            raise UsageError(f"--only {glob}: no readable shard is called so; there are {len(names)}, as {names[0]}")
+    return [s for s in checkpoint.shards if not only or any(_fits(s, glob) for glob in only)]
+
+
+def _fits(shard: Shard, glob: str) -> bool:
+    return fnmatchcase(shard.name, glob) or fnmatchcase(shard.file, glob)
+
+
+def _require_same_origin(checkpoint: Checkpoint, listed: HashList) -> None:
+    """Refuse a list of another repository or revision, as far as either says what it is of."""
+    here = dict(zip(("repository", "revision"), known_origin(checkpoint), strict=True))
+    for key, stated in (("repository", listed.repository), ("revision", listed.revision)):
+        if stated and here[key] and stated != here[key]:
+            raise UsageError(f"{listed.name}: is a list of {key} {stated}; {checkpoint.label} is of {here[key]}")
+    if not any((checkpoint.root / file).is_file() for file in listed.digests):
+        raise UsageError(
+            f"{listed.name}: not one of the {len(listed.digests)} files that it lists is in {checkpoint.label}"
+        )

@@ -1,1 +1,0 @@
-"""What `verify` checks, and what it concludes."""

@@ -1,0 +1,1 @@
+"""Writing another checkpoint: expand, compress, convert."""

@@ -1,0 +1,113 @@
+"""A folder to write into: nothing in it is overwritten."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from csf_tool.disk.new_file import NewFile, sync_folder
+from csf_tool.disk.own_files import is_own
+from csf_tool.disk.reader import writing_fault
+from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
+from csf_tool.text import size
+
+
+class Destination:
+    """A folder to write into. Nothing in it is ever overwritten."""
+
+    def __init__(self, path: Path, source: Path | None = None, *, keep_cache: bool = False) -> None:
+        """Check that `path` may be written. With `keep_cache`, large files go through the page cache, too.
+
+        Raises:
+            UsageError: it is no folder, or lies inside `source`, or `source` lies inside it.
+        """
+        self.path = path
+        self._keep_cache = keep_cache
+        if source and _nested(path.resolve(), source.resolve()):
+            raise UsageError(f"{path}: destination and source ({source}) must not lie inside one another")
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path}: exists and is not a folder")
+
+    def require_empty(self) -> None:
+        """Check that nothing is in the folder yet.
+
+        Raises:
+            UsageError: something is.
+        """
+        if self.path.is_dir() and any(self.path.iterdir()):
+            raise UsageError(f"{self.path}: is not empty; give a new or empty folder")
+
+    def require_space(self, nbytes: int) -> None:
+        """Check that the file system has room before the first byte is written.
+
+        Raises:
+            EnvironmentFault: it has not.
+        """
+        free = shutil.disk_usage(self._existing()).free
+        if free < nbytes:
+            raise EnvironmentFault(
+                f"{self.path}: too little room (--ignore-space begins all the same): "
+                f"{size(nbytes)} are needed, {size(free)} are free: {size(nbytes - free)} short"
+            )
+
+    def _existing(self) -> Path:
+        """The folder, or the nearest above it that is there already."""
+        return next(p for p in (self.path.absolute(), *self.path.absolute().parents) if p.exists())
+
+    def scratch_file(self) -> BinaryIO:
+        """A file without a name on the same disk, read and written without a buffer; it is gone when it is closed.
+
+        Raises:
+            OSError: there can be none.
+        """
+        return cast(BinaryIO, tempfile.TemporaryFile(dir=self._existing(), buffering=0))
+
+    def create(self, name: str, nbytes: int = 0) -> "NewFile":
+        """A file of about `nbytes` to be written under the relative path `name`; use as a context manager.
+
+        Raises:
+            CheckpointError: the name is one that csf-tool keeps for itself.
+            UsageError: a link in the destination leads out of it.
+            EnvironmentFault: the system cannot write there.
+        """
+        if is_own(name):
+            raise CheckpointError(f"{name}: csf-tool keeps this name for itself in a destination: rename the file")
+        target = self.path / name
+        try:
+            self._make_folder(target.parent)
+            return NewFile(target, name, 0 if self._keep_cache else nbytes)
+        except OSError as error:
+            raise writing_fault(name, error) from error
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder of the destination. One that is there may have been put there by somebody else."""
+        if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(self.path)):
+            raise UsageError(f"{folder}: leads out of {self.path} by a link: nothing is written there")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def link(self, name: str, source: Path) -> bool:
+        """Make `name` a hard link to a file, or say that the file system does not allow it."""
+        target = self.path / name
+        try:
+            self._make_folder(target.parent)
+            os.link(source.resolve(), target)
+        except FileExistsError as error:
+            raise writing_fault(name, error) from error
+        except OSError:
+            return False
+        sync_folder(target.parent)
+        return True
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a whole small file."""
+        with self.create(name) as file:
+            file.write(data)
+
+
+def _nested(a: Path, b: Path) -> bool:
+    """Whether one of two resolved paths is the other or lies inside it, by name or by inode."""
+    if a == b or a in b.parents or b in a.parents:
+        return True
+    existing = [p for p in (a, *a.parents) if p.exists()]
+    return b.exists() and any(p.samefile(b) for p in existing)

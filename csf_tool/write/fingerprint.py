@@ -1,0 +1,33 @@
+"""Knowing a source again: the string by which a journal tells checkpoints apart."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+
+from csf_tool.checkpoint.container import MANIFEST
+from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.side_files import config_files, model_root
+from csf_tool.disk.reader import read_document
+
+
+def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] | None = None) -> str:
+    """SHA-256 over the names, sizes and times of the shards, and the bytes of manifest, configs and index.
+
+    It reads no tensor data, so two revisions that differ in data alone are told apart by the files' times.
+    `consumed` has size and time of shards that were there when the run began. A repository on the Hub is known by
+    its name and commit.
+    """
+    if checkpoint.hub:
+        return str(checkpoint.hub)
+    hasher = hashlib.sha256()
+    shards = {shard.name: (shard.size, shard.mtime_ns) for shard in checkpoint.shards} | dict(consumed or {})
+    for name, (size, mtime_ns) in sorted(shards.items()):
+        hasher.update(os.fsencode(name) + f"\0{size}\0{mtime_ns}\0".encode())  # the name's bytes may be no UTF-8
+    documents = [file.path for file in config_files(checkpoint)]
+    if checkpoint.container:
+        documents.append(checkpoint.root / MANIFEST)
+    if checkpoint.index:
+        documents.append(model_root(checkpoint) / checkpoint.index.name)
+    for path in documents:
+        hasher.update(read_document(path, path.name) + b"\0")
+    return hasher.hexdigest()

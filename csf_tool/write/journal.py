@@ -1,0 +1,326 @@
+"""The journal of a run in its destination: what it is a run of, and which files are finished.
+
+It lies in a folder of its own, one small file a finished file, so that several machines can write into one
+destination. A file's record is written before the file gets its name: a file with its name has a record.
+When the run is complete the journal goes away.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+from csf_tool.checkpoint.model import Shard
+from csf_tool.disk.json_files import load_json, render_json
+from csf_tool.disk.new_file import NewFile, lock, remove_abandoned
+from csf_tool.disk.own_files import CLOSING, DESCRIPTION, OWN_FOLDER, has_journal, is_partial
+from csf_tool.disk.paths import relative_files
+from csf_tool.disk.reader import writing_fault
+from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
+from csf_tool.version import __version__
+from csf_tool.write.destination import Destination
+
+_LOCK = "lock"
+_RECORDS = "finished"
+_CONSUMED = "consumed"
+_KEPT = "kept"
+_FETCHED = "fetched"
+_COMPLETE = "complete"
+_LONGEST_NAME = 200
+_ATTEMPTS = 20
+_PAUSE_SECONDS = 0.05
+SCHEMA = "csf-tool.journal/1"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a destination is being filled with: a second run must be the same to go on with it."""
+
+    operation: str
+    source: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished file: its size, and its SHA-256 where the run knows it."""
+
+    size: int
+    sha256: str | None = None
+
+
+class Journal:
+    """The journal of one destination."""
+
+    def __init__(self, destination: Path) -> None:
+        self._destination = destination
+        self._folder = Destination(destination / OWN_FOLDER)
+        self._held: BinaryIO | None = None
+        self._was_closing = False
+
+    @classmethod
+    def open(
+        cls, destination: Path, run: Run, *, alone: bool = False, beside: Collection[str] | None = None
+    ) -> "Journal":
+        """The journal of `run`: that of an interrupted one, or a new one in a new or empty folder.
+
+        With `alone` no other process may have it open that way, until this one closes it or ends. Files whose
+        names are in `beside` may lie in the folder already.
+
+        Raises:
+            UsageError: the folder holds something else, or the journal is of another run.
+            CheckpointError: the journal is damaged.
+            EnvironmentFault: another process has it, or the system cannot write.
+        """
+        journal = cls(destination)
+        held = journal._enter(run, beside, wait=not alone)
+        try:
+            # Looked at once: another process that closes the run has let go of the lock, and removes this next.
+            journal._was_closing = (destination / CLOSING).is_file()
+            journal._require_fit(run, beside)  # again, now that no other run can be at it
+            if not journal._was_closing and not has_journal(destination):
+                journal._folder.write(DESCRIPTION, render_json(_describe(run)))
+        except BaseException:
+            if not has_journal(destination):  # then its folder was made just now, and for nothing
+                shutil.rmtree(destination / OWN_FOLDER, ignore_errors=True)
+            held.close()
+            raise
+        if alone:
+            journal._held = held
+        else:
+            held.close()
+        for path in journal._partials():
+            remove_abandoned(path)
+        return journal
+
+    def _enter(self, run: Run, beside: Collection[str] | None, *, wait: bool) -> BinaryIO:
+        """The lock of a folder that fits the run. Another process may close its run meanwhile: then look again."""
+        for _ in range(_ATTEMPTS):
+            self._require_fit(run, beside)
+            with suppress(FileNotFoundError):
+                self._make_folders()
+                return self._acquire(wait=wait)
+        raise EnvironmentFault(f"{self._destination}: other processes keep removing {OWN_FOLDER} in it")
+
+    @contextmanager
+    def exclusive(self) -> Iterator[bool]:
+        """Keep other runs that ask for it out; whether the journal is there still, for another may have closed it."""
+        try:
+            held = self._acquire(wait=True)
+        except FileNotFoundError:
+            yield False
+            return
+        self._held = held
+        with held:
+            yield self._was_closing or (self._destination / OWN_FOLDER / DESCRIPTION).is_file()
+
+    def finished(self, name: str) -> Record | None:
+        """The record of a finished file that is still there with the size it had."""
+        file = self._destination / name
+        if not file.is_file():
+            return None
+        size = file.stat().st_size
+        try:
+            entry = json.loads(self._record_path(name).read_bytes())
+            record = Record(int(entry["size"]), entry.get("sha256"))
+        except FileNotFoundError:  # when a run that was complete is closed, records go first
+            return Record(size) if self._was_closing or (self._destination / CLOSING).exists() else None
+        except (ValueError, TypeError, LookupError):  # a damaged record says nothing: the file is written again
+            return None
+        return record if size == record.size else None
+
+    def lies_unrecorded(self, name: str) -> bool:
+        """Whether something has the name of a file that no run has finished."""
+        return not self._record_path(name).is_file() and (self._destination / name).exists()
+
+    def bytes_there(self, names: Iterable[str]) -> int:
+        """Bytes of those files that an interrupted run left finished: they need no room again."""
+        return sum(record.size for name in names if (record := self.finished(name)))
+
+    def finish(self, name: str, record: Record) -> None:
+        """Note that a file is complete and synced, and about to get its name."""
+        path = self._record_path(name)
+        with NewFile(path, f"{OWN_FOLDER}/{_RECORDS}/{path.name}", replace=True) as file:
+            file.write(render_json(asdict(record)))
+
+    def forget_damaged(self, name: str) -> None:
+        """Take back a file that was finished once and has another size now; files of others stay.
+
+        A record without its file is left alone: another process may be about to give that file its name.
+        """
+        is_there = self._record_path(name).is_file() and (self._destination / name).is_file()
+        if is_there and not self.finished(name):
+            self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """Take back a file that turned out to be wrong: its record, then the file."""
+        self._record_path(name).unlink(missing_ok=True)
+        (self._destination / name).unlink(missing_ok=True)
+
+    def path_of(self, name: str) -> Path:
+        """Where a file of the destination lies."""
+        return self._destination / name
+
+    def fetch_folder(self, name: str) -> Path:
+        """Where what is fetched for a file of the destination lies until that file is complete."""
+        return self._destination / OWN_FOLDER / _FETCHED / _plain(name)
+
+    def consume(self, shard: Shard) -> None:
+        """Note that a source shard is about to be removed."""
+        entry = {"name": shard.name, "size": shard.size, "mtime_ns": shard.mtime_ns}
+        name = f"{_CONSUMED}/{_plain(shard.name)}.json"
+        if not (self._destination / OWN_FOLDER / name).exists():
+            self._folder.write(name, render_json(entry))
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Keep what a file is to hold at the end: an index is made from all headers, and some will be gone by then."""
+        if self.kept(name) is None:
+            self._folder.write(f"{_KEPT}/{_plain(name)}", content)
+
+    def kept(self, name: str) -> bytes | None:
+        """What `keep` was given for a file, in this run or an earlier one."""
+        path = self._destination / OWN_FOLDER / _KEPT / _plain(name)
+        return path.read_bytes() if path.is_file() else None
+
+    def complete(self) -> None:
+        """Note that every file is there, before the last source shards go."""
+        if not is_complete(self._destination):
+            self._folder.write(_COMPLETE, b"")
+
+    def close(self) -> None:
+        """The run is complete: the journal goes away, and the partial files of workers that died.
+
+        Its description goes last, so that the same run can be started again whenever this is interrupted.
+        """
+        folder, closing = self._destination / OWN_FOLDER, self._destination / CLOSING
+        with suppress(FileNotFoundError):  # it was there already when this run was begun
+            (folder / DESCRIPTION).replace(closing)
+        for path in self._partials():
+            path.unlink(missing_ok=True)
+        self._remove(folder)
+        closing.unlink(missing_ok=True)
+        if self._held:
+            self._held.close()
+
+    def _remove(self, folder: Path) -> None:
+        """Remove the journal's folder, with the lock in it held as long as the system lets that be."""
+        for _ in range(_ATTEMPTS):  # another part may have it open just then, to see that nothing is left to do
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                return
+            if self._held:
+                self._held.close()  # Windows and NFS keep a folder while a file in it is open
+            time.sleep(_PAUSE_SECONDS)
+        shutil.rmtree(folder)
+
+    def _record_path(self, name: str) -> Path:
+        return self._destination / OWN_FOLDER / _RECORDS / f"{_plain(name)}.json"
+
+    def _acquire(self, *, wait: bool) -> BinaryIO:
+        """The lock file, locked until it is closed.
+
+        Raises:
+            FileNotFoundError: another process closed its run and removed the file, before this got it or after.
+            EnvironmentFault: another process has it, and this one does not `wait`.
+        """
+        path = self._destination / OWN_FOLDER / _LOCK
+        held = path.open("r+b")
+        try:
+            if lock(held.fileno(), wait=wait) is False:
+                raise EnvironmentFault(f"{self._destination}: another process is writing into it")
+            if not os.path.samestat(os.fstat(held.fileno()), path.stat()):
+                raise FileNotFoundError(path)
+        except BaseException:
+            held.close()
+            raise
+        return held
+
+    def _make_folders(self) -> None:
+        folder = self._destination / OWN_FOLDER
+        try:
+            (folder / _RECORDS).mkdir(parents=True, exist_ok=True)
+            os.close(os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise writing_fault(str(folder), error) from error
+
+    def _require_fit(self, run: Run, beside: Collection[str] | None) -> None:
+        """Check that the journal is that of `run`, or that nothing is in the folder yet but one just being made.
+
+        Raises:
+            UsageError: it is not so.
+            CheckpointError: what the journal says is damaged.
+        """
+        found = self._description()
+        if found is not None:
+            self._require_same(run, found)
+        elif beside is not None:
+            if foreign := [name for name in relative_files(self._destination) if name not in beside]:
+                raise UsageError(f"{self._destination}: has {foreign[0]} in it, which is no file of the result")
+        elif self._destination.is_dir() and any(p.name != OWN_FOLDER for p in self._destination.iterdir()):
+            Destination(self._destination).require_empty()
+
+    def _description(self) -> dict[str, Any] | None:
+        """What the journal says that it is of; None where there is none. Who closes a run moves it, then removes it."""
+        name = f"{OWN_FOLDER}/{DESCRIPTION}"
+        for path in (self._destination / name, self._destination / CLOSING):
+            try:
+                found = load_json(path, name)
+            except CheckpointError:
+                if path.is_file():
+                    raise
+                continue
+            if not isinstance(found, dict):
+                raise CheckpointError(f"{name}: not a JSON object")
+            return found
+        return None
+
+    def _require_same(self, run: Run, found: dict[str, Any]) -> None:
+        wanted = _describe(run)
+        differing = [key for key in wanted if found.get(key) != wanted[key]]
+        if differing:
+            what = "; ".join(f"{k}: {json.dumps(found.get(k))} there, {json.dumps(wanted[k])} now" for k in differing)
+            raise UsageError(
+                f"{self._destination}: holds an unfinished run of something else ({what}); give another folder, "
+                "or remove this one"
+            )
+
+    def _partials(self) -> list[Path]:
+        """The partial files of all runs. Other processes may remove folders meanwhile, which `os.walk` passes over."""
+        paths = (Path(folder, name) for folder, _, names in os.walk(self._destination) for name in names)
+        return [path for path in paths if is_partial(path)]
+
+
+def _plain(name: str) -> str:
+    """A file's path, bytes that are no UTF-8 included, as one file name that no system refuses."""
+    plain = quote(os.fsencode(name), safe="")
+    return plain if len(plain) <= _LONGEST_NAME else hashlib.sha256(os.fsencode(name)).hexdigest()
+
+
+def _describe(run: Run) -> dict[str, Any]:
+    return {"schema": SCHEMA, "tool": f"csf-tool {__version__}", **asdict(run)}
+
+
+def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every source shard that an interrupted run removed, by name."""
+    folder = destination / OWN_FOLDER / _CONSUMED
+    entries = [load_json(path, path.name) for path in sorted(folder.glob("*.json"))]
+    try:
+        return {str(entry["name"]): (int(entry["size"]), int(entry["mtime_ns"])) for entry in entries}
+    except (ValueError, TypeError, LookupError) as error:
+        raise CheckpointError(
+            f"{folder}: holds records that are damaged: which shards were removed is unknown"
+        ) from error
+
+
+def is_complete(destination: Path) -> bool:
+    """Whether all that an interrupted run left undone is to remove the last source shards and its journal."""
+    return (destination / OWN_FOLDER / _COMPLETE).is_file() or (destination / CLOSING).is_file()

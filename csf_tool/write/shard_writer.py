@@ -1,0 +1,93 @@
+"""Writing one file: a shard from parts, some of which the kernel may copy, or a file beside the shards."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from csf_tool.checkpoint.logical import Range
+from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.disk.hashing import Hashing
+from csf_tool.disk.new_file import NewFile
+from csf_tool.disk.reader import RandomReader
+from csf_tool.progress import OnBytes, Progress
+from csf_tool.write.destination import Destination
+from csf_tool.write.journal import Journal, Record
+
+_FORGET_BYTES = 64 << 20
+"""How much is read and written between two hints to the page cache."""
+
+
+class _Forgets(Protocol):
+    def forget(self) -> None:
+        """Let the page cache drop what was read or written."""
+
+
+@contextmanager
+def dropping_cache(wanted: bool, on_bytes: OnBytes, *files: _Forgets) -> Iterator[OnBytes]:
+    """Whom to tell of bytes that pass, in place of `on_bytes`: where `wanted`, the page cache lets go of them."""
+    since = 0
+
+    def forget() -> None:
+        nonlocal since
+        for file in files if wanted else ():
+            file.forget()
+        since = 0
+
+    def advance(nbytes: int) -> None:
+        nonlocal since
+        on_bytes(nbytes)
+        since += nbytes
+        if since >= _FORGET_BYTES:
+            forget()
+
+    yield advance
+    forget()
+
+
+def write_parts(
+    file: NewFile,
+    parts: Iterable[memoryview | Range],
+    readers: Readers,
+    hashing: Hashing | None,
+    on_bytes: OnBytes,
+    drop_cache: bool,
+) -> None:
+    """Append `parts` to `file`, in pieces of bounded size.
+
+    With `hashing` every byte passes through it; without, stored ranges are copied by the kernel.
+
+    Raises:
+        CheckpointError: a stored range cannot be read.
+        EnvironmentFault: the system cannot read or write, or a source changed meanwhile.
+    """
+    with readers.unchanged(), dropping_cache(drop_cache, on_bytes, file, readers) as advance:
+        for part in parts:
+            if isinstance(part, Range) and hashing is None:
+                file.copy(readers[part.shard], part.begin, part.end, advance)
+                continue
+            for piece in readers[part.shard].chunks(part.begin, part.end) if isinstance(part, Range) else (part,):
+                file.write(piece)
+                if hashing:
+                    hashing.update(piece)
+                advance(len(piece))
+
+
+def write_side_file(
+    side_file: SideFile, folder: Destination, progress: Progress, journal: Journal, prefix: str = ""
+) -> None:
+    """Write it into `folder`, under `prefix`, unless an earlier run has; links become ordinary files."""
+    name = prefix + side_file.name
+    size = side_file.size
+    if journal.finished(name):
+        return
+    journal.forget_damaged(name)
+    with folder.create(name) as new:
+        new.on_complete = lambda: journal.finish(name, Record(size))
+        new.is_there = lambda: journal.finished(name) is not None
+        if side_file.content is not None:
+            new.write(side_file.content)
+        else:
+            with RandomReader(side_file.path, side_file.name) as reader:
+                new.write_all(reader.chunks(0, size))
+    progress.advance(size)

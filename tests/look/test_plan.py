@@ -1,0 +1,107 @@
+"""plan against sizes taken from the tensors themselves, and against the arithmetic of the two strategies."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.errors import UsageError
+from csf_tool.look.plan import Plan, make_plan
+from csf_tool.report.plan import plan_json
+from tests.building import MXFP4, NVFP4, Codec, matrix, mini_dense, write_hf
+from tests.building import compressed as csf
+
+Sample = Callable[[str], Path]
+
+
+def moe(root: Path, codec: Codec = NVFP4, rows: int = 64, cols: int = 8) -> Path:
+    """A checkpoint of two layers with three experts: gate and up `[rows, cols]`, down `[cols * 8, rows / 8]`."""
+    tensors = []
+    for layer in range(2):
+        for expert in range(3):
+            stem = f"model.layers.{layer}.mlp.experts.{expert}"
+            for i, name in enumerate(("down_proj", "gate_proj", "up_proj")):
+                shape = (cols * 8, rows // 8) if name == "down_proj" else (rows, cols)
+                tensors += matrix(f"{stem}.{name}", codec, 10 * expert + i, rows=shape[0], cols=shape[1])
+    return write_hf(root, {"model.safetensors": csf(tensors, codec)})
+
+
+def plan(path: Path, resident: int | None = None, gpu_memory: int | None = None, tp: int = 1) -> Plan:
+    return make_plan(open_checkpoint(path), resident, gpu_memory, tp)
+
+
+def test_stacks_are_those_that_a_layer_decodes_together_in_its_order(tmp_path: Path) -> None:
+    found = [(s.layer, s.projection, s.experts, s.rows, s.cols) for s in plan(moe(tmp_path)).stacks]
+    assert found == [
+        ("model.layers.0", "gate_proj and up_proj", 3, 128, 8),
+        ("model.layers.0", "down_proj", 3, 64, 8),
+        ("model.layers.1", "gate_proj and up_proj", 3, 128, 8),
+        ("model.layers.1", "down_proj", 3, 64, 8),
+    ]
+
+
+@pytest.mark.parametrize(("csf_name", "dense_name"), [
+    ("nvfp4-csf-hf", "nvfp4-dense"), ("mxfp4-csf-container", "mxfp4-dense"),
+])  # fmt: skip
+def test_all_tensors_are_accounted_for(sample: Sample, csf_name: str, dense_name: str) -> None:
+    """Expanded, the model's memory is the dense checkpoint's data, read with struct alone."""
+    payload = 0
+    for path in sample(dense_name).rglob("*.safetensors"):
+        (length,) = struct.unpack("<Q", path.read_bytes()[:8])
+        payload += path.stat().st_size - 8 - length
+    found = plan(sample(csf_name))
+    assert found.tensor_bytes + found.dense_bytes == payload
+
+
+def test_staging_pays_from_the_crossing_on(tmp_path: Path) -> None:
+    found = plan(moe(tmp_path))
+    dense = [3 * 128 * 8, 3 * 64 * 8] * 2
+    kept = [stack.compressed_bytes for stack in found.stacks]
+    totals = [(sum(dense[:n]), sum(kept[:n]) + max(dense[:n])) for n in range(1, 5)]
+    assert found.growth() == [(n, *total) for n, total in enumerate(totals, 1)]
+    assert found.wins_from == next((n for n in range(1, 5) if all(k < d for d, k in totals[n - 1 :])), None)
+    assert [plan(tmp_path, n).saved_bytes for n in range(1, 5)] == [d - k for d, k in totals]
+
+
+def test_a_single_stack_never_pays(tmp_path: Path) -> None:
+    one = csf(matrix("model.layers.0.mlp.experts.0.gate_proj", NVFP4, 1, rows=64, cols=8), NVFP4)
+    assert plan(write_hf(tmp_path, {"model.safetensors": one})).wins_from is None
+
+
+def test_stacks_are_divided_as_the_format_allows(tmp_path: Path) -> None:
+    found = plan(moe(tmp_path), tp=4)
+    assert [(s.rows, s.cols, s.divided) for s in found.stacks[:2]] == [(32, 8, True), (64, 2, True)]
+    found = plan(tmp_path, tp=8)
+    assert [(s.rows, s.cols, s.divided) for s in found.stacks[:2]] == [(128, 8, False), (64, 8, False)]
+    assert found.undivided == [
+        "down_proj 64x8: 1 columns are not a positive multiple of 2",
+        "gate_proj and up_proj 64x8: 8 rows are not a positive multiple of 16",
+    ]
+    assert plan(tmp_path, tp=3).undivided[0] == "down_proj 64x8: 8 columns by 3"
+
+
+def test_an_mxfp4_down_projection_may_be_cut_to_odd_columns(tmp_path: Path) -> None:
+    found = plan(moe(tmp_path, MXFP4), tp=8)
+    assert (found.stacks[1].cols, found.stacks[1].divided) == (1, True)
+
+
+def test_what_is_left_of_a_gpu(tmp_path: Path) -> None:
+    found = plan(moe(tmp_path), gpu_memory=1_000_000)
+    report = plan_json(found)
+    used = found.tensor_bytes + found.compressed_bytes + found.workspace_bytes
+    assert report["left_bytes"] == {
+        "expanded": 1_000_000 - found.tensor_bytes - found.dense_bytes,
+        "compressed": 1_000_000 - used,
+    }
+
+
+def test_a_dense_checkpoint_has_nothing_to_keep_compressed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no CSF planes"):
+        plan(mini_dense(tmp_path))
+
+
+def test_more_stacks_than_there_are_cannot_be_resident(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has 4 stacks, 5 cannot be resident"):
+        plan(moe(tmp_path), resident=5)

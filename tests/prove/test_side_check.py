@@ -1,0 +1,125 @@
+"""The files beside the shards: alone, and against a reference's."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.prove.side_check import check_side_files, compare_formats, compare_side_files
+from tests.building import NVFP4, change_json, mini_container, mini_dense, mini_hf, model, write_json, write_shard
+
+INDEX = "model.safetensors.index.json"
+AT = "differs from the reference's at"
+Change = Callable[[Path], object]
+
+
+def alone(root: Path) -> list[str]:
+    return [f"{p.severity}: {p}" for p in check_side_files(open_checkpoint(root))]
+
+
+def compared(root: Path, reference: Path) -> list[str]:
+    return [str(p) for p in compare_side_files(open_checkpoint(root), open_checkpoint(reference))[1]]
+
+
+def put(name: str, data: bytes) -> Change:
+    return lambda root: (root / name).write_bytes(data)
+
+
+def edit(name: str, **values: Any) -> Change:
+    return lambda root: change_json(root / name, lambda document: document.update(values))
+
+
+def test_json_that_is_none(tmp_path: Path) -> None:
+    root = mini_hf(tmp_path)
+    assert alone(root) == []
+    for name, data in {
+        "a.json": b'{"x": NaN}',
+        "b.json": b"",
+        "c.json": b"{}\0",
+        "d.txt": b"",
+        "e.json": b"[" * 9999,
+    }.items():
+        (root / name).write_bytes(data)
+    said = alone(root)
+    assert [line.split(": ")[1] for line in said] == ["b.json", "c.json", "e.json"]
+    assert all(": not valid JSON: " in line for line in said)
+
+
+def test_a_containers_files_are_named_by_where_they_lie(tmp_path: Path) -> None:
+    root = mini_container(tmp_path)
+    (root / "metadata" / "config.json").write_bytes(b"{")
+    assert [line.partition(": not")[0] for line in alone(root)] == ["error: metadata/config.json"]
+
+
+def test_a_config_that_is_missing_or_broken_is_said_once(tmp_path: Path) -> None:
+    root = mini_hf(tmp_path)
+    (root / "config.json").write_bytes(b"{")
+    assert alone(root) == []  # opening has said so
+    (root / "config.json").unlink()
+    [line] = alone(root)
+    assert line.startswith("warning: config.json: not there")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (edit("config.json", model_type="maxi"), f"config.json: {AT} model_type: 'maxi', 'mini' there"),
+        (edit("config.json", rope={"theta": 1}), f"config.json: {AT} rope: {{'theta': 1}}, nothing there"),
+        (put("tokenizer.json", b'{"v": [1]}'), f"tokenizer.json: {AT} v: [1], [2] there"),
+        (put("tokenizer.json", b'{"v": '), "tokenizer.json: differs from the reference's: 6 bytes, 10 there"),
+        (put("chat.jinja", b"{{ x }}"), "chat.jinja: differs from the reference's: 7 bytes, 7 there"),
+        (lambda root: (root / "chat.jinja").unlink(), "chat.jinja: missing; the reference has it"),
+        (lambda root: (root / INDEX).unlink(), f"{INDEX}: missing; the reference has it"),
+        (put("tokenizer.json", b'{ "v" : [2] }\n'), None),
+        (put("README.md", b"other"), None),
+        (put("SHA256SUMS.txt", b"other"), None),
+        (edit(INDEX, metadata={"total_size": 1}), None),  # of streams here, of dense scales there
+    ],
+)  # fmt: skip
+def test_against_a_reference(tmp_path: Path, change: Change, problem: str | None) -> None:
+    roots = mini_hf(tmp_path / "csf"), mini_dense(tmp_path / "dense")
+    for root in roots:
+        files = {"tokenizer.json": b'{"v": [2]}', "chat.jinja": b"{{ y }}", "README.md": b"r", "SHA256SUMS.txt": b""}
+        for name, data in files.items():
+            (root / name).write_bytes(data)
+    assert compared(*roots) == []
+    change(roots[0])
+    assert compared(*roots) == ([problem] if problem else [])
+
+
+def test_a_containers_index_is_the_references_own(tmp_path: Path) -> None:
+    dense = mini_dense(tmp_path / "dense")
+    files = {name: (dense / name).read_bytes() for name in ("config.json", INDEX)}
+    root = mini_container(tmp_path / "csf", metadata=files)
+    assert compared(root, dense) == []
+    change_json(root / "metadata" / INDEX, lambda document: document["metadata"].update(total_size=1))
+    assert compared(root, dense)[0].startswith(f"metadata/{INDEX}: {AT} metadata.total_size: 1,")
+    (root / "metadata" / INDEX).unlink()
+    assert compared(root, dense) == [f"metadata/{INDEX}: missing; the reference has it"]
+    write_json(root / "metadata" / INDEX, {})
+    assert compared(root, dense)[0].startswith(f"metadata/{INDEX}: cannot be compared with the reference's: ")
+
+
+def test_another_division_into_shards_has_another_index(tmp_path: Path) -> None:
+    dense, one = mini_dense(tmp_path / "dense"), mini_dense(tmp_path / "one", shards=3)
+    (one / "config.json").write_bytes((dense / "config.json").read_bytes())
+    assert compared(one, dense) == []
+
+
+def test_a_single_file_is_compared_alone(tmp_path: Path) -> None:
+    dense = mini_dense(tmp_path)
+    shard = open_checkpoint(next(dense.glob("*.safetensors")))
+    assert compare_side_files(shard, open_checkpoint(dense)) == (0, [])
+
+
+def test_the_format_that_headers_state(tmp_path: Path) -> None:
+    tensors = model(NVFP4, 1).popitem()[1]
+    paths = [tmp_path / folder / "model.safetensors" for folder in ("pt", "qt", "none")]
+    for path, metadata in zip(paths, ({"format": "pt"}, {"format": "qt"}, None), strict=True):
+        write_shard(path, tensors, metadata)
+    pt, qt, none = map(open_checkpoint, paths)
+    text = "model.safetensors: its header states format 'qt', the reference's 'pt'"
+    assert [str(p) for p in compare_formats(qt, pt)] == [text]
+    assert compare_formats(none, pt) == compare_formats(qt, none) == compare_formats(pt, pt) == []
