@@ -4,14 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from csf_tool.checkpoint.container import RECEIPTS, TENSORS, Receipt
 from csf_tool.checkpoint.index import Index, index_document
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Plane, Shard
 from csf_tool.checkpoint.names import parse_stream_name
-from csf_tool.checkpoint.streams import Readers
 from csf_tool.disk.headers import Tensor, render_header
 from csf_tool.errors import CheckpointError
 
@@ -85,6 +81,11 @@ class DenseShard:
     def planes(self) -> list[Plane]:
         """The planes that must be decoded for it, in order."""
         return [t.source for t in self.tensors if isinstance(t.source, Plane)]
+
+    @property
+    def parts(self) -> "tuple[Range | Plane, ...]":
+        """What its data are made of, in order."""
+        return tuple(merge_ranges(tensor.source for tensor in self.tensors))
 
 
 def dense_tensors(checkpoint: Checkpoint) -> dict[str, DenseTensor]:
@@ -191,26 +192,6 @@ def dense_metadata(shard: Shard) -> dict[str, str]:
     metadata = {k: v for k, v in shard.header.metadata.items() if k not in _CSF_METADATA_KEYS}
     metadata.setdefault("format", "pt")  # transformers refuses shards without it
     return metadata
-
-
-def shard_parts(shard: DenseShard, scales: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview | Range]:
-    """A dense shard, header included, as bytes and as ranges of stored files, in order.
-
-    `scales` gives the dense scales of `shard.planes`, in that order. Stored ranges that follow one another
-    in the same file are one.
-    """
-    yield memoryview(shard.header)
-    for part in merge_ranges(tensor.source for tensor in shard.tensors):
-        yield next(scales).data.cast("B") if isinstance(part, Plane) else part
-
-
-def shard_bytes(shard: DenseShard, readers: Readers, scales: Iterator[NDArray[np.uint8]]) -> Iterator[memoryview]:
-    """The bytes of a dense shard in pieces of bounded size; each is valid until the next but one."""
-    for part in shard_parts(shard, scales):
-        if isinstance(part, Range):
-            yield from readers[part.shard].chunks(part.begin, part.end)
-        else:
-            yield part
 
 
 def merge_ranges(sources: Iterable[Located | P]) -> Iterator[Range | P]:

@@ -23,11 +23,25 @@ _CONTAINER_FILES = {MANIFEST, CONTRACT, VERIFICATION}
 
 @dataclass(frozen=True)
 class SideFile:
-    """A file to write beside the shards: its name in the destination, and its source or its new content."""
+    """A file to write beside the shards: its name in the model's folder, and its source or its new content.
+
+    `folder` is where in the destination the model's folder lies.
+    """
 
     name: str
     path: Path
     content: bytes | None = None
+    folder: str = ""
+
+    @classmethod
+    def new(cls, name: str, content: bytes) -> "SideFile":
+        """A file that no source has."""
+        return cls(name, Path(name), content)
+
+    @property
+    def target(self) -> str:
+        """Its path in the destination."""
+        return f"{self.folder}/{self.name}" if self.folder else self.name
 
     @property
     def size(self) -> int:

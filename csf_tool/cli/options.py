@@ -42,6 +42,21 @@ WritingCacheOption = Annotated[
 FigureOption = Annotated[
     Path | None, typer.Option(metavar="FILE.png|svg", help="Draw it as well (needs matplotlib: the extra plot).")
 ]
+ShareOption = Annotated[
+    str | None, typer.Option("--shards", metavar="I/N", help="Do the I-th of N parts of the shards by itself.")
+]
+RecheckOption = Annotated[
+    bool, typer.Option("--recheck", help="Read shards that an interrupted run finished, and compare them.")
+]
+AdoptOption = Annotated[
+    bool,
+    typer.Option("--adopt", help="Compare files that others put into DEST, and keep what is right."),
+]
+ConsumeOption = Annotated[
+    bool, typer.Option("--consume-source", help="REMOVE each source shard once its replacement is written and proven.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before --consume-source.")]
+ClusterOption = Annotated[str | None, typer.Option(metavar="tcp://HOST:PORT", help="Run the shards on a Dask cluster.")]
 IgnoreSpaceOption = Annotated[
     bool, typer.Option("--ignore-space", help="Begin even where the disk reports too little room.")
 ]

@@ -1,26 +1,42 @@
 """Commands that write another checkpoint."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from csf_tool.cli.guarding import guarded, open_argument, say, show
 from csf_tool.cli.options import (
+    AdoptOption,
     CheckpointArgument,
+    ClusterOption,
+    ConsumeOption,
     DestinationArgument,
     DeviceOption,
     FamilyOption,
     IgnoreSpaceOption,
     JobsOption,
     JsonOption,
+    RecheckOption,
+    ShareOption,
     SourceModelOption,
     SourceRevisionOption,
     WritingCacheOption,
+    YesOption,
 )
 from csf_tool.errors import UsageError
+
+if TYPE_CHECKING:
+    from csf_tool.checkpoint.model import Checkpoint
+    from csf_tool.coders.decoder import Decoder
+    from csf_tool.coders.encoder import Encoder
+    from csf_tool.progress import Progress
+    from csf_tool.write.engine import WriteOptions
 
 
 class To(StrEnum):
@@ -38,79 +54,66 @@ class ConvertTo(StrEnum):
     SERVING = "serving"
 
 
-@guarded
-def expand(
-    checkpoint: CheckpointArgument,
-    destination: DestinationArgument,
-    device: DeviceOption = "auto",
-    jobs: JobsOption = None,
-    part: Annotated[
-        str | None, typer.Option("--shards", metavar="I/N", help="Do the I-th of N parts of the shards by itself.")
-    ] = None,
-    recheck: Annotated[
-        bool, typer.Option("--recheck", help="Read shards that an interrupted run finished, and compare them.")
-    ] = False,
-    drop_cache: WritingCacheOption = None,
-    ignore_space: IgnoreSpaceOption = False,
-    adopt: Annotated[
-        bool,
-        typer.Option("--adopt", help="Compare files that are in DEST already, from elsewhere, and keep what is right."),
-    ] = False,
-    consume_source: Annotated[
-        bool,
-        typer.Option("--consume-source", help="REMOVE each source shard once its replacement is written and proven."),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --consume-source.")] = False,
-    cluster: Annotated[
-        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Run the shards on a Dask cluster.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Write the ordinary dense checkpoint: the original bit for bit where its receipts allow.
+@dataclass(frozen=True)
+class _Writing:
+    """What every command that writes has, once its arguments are understood."""
 
-    \b
-    Examples:
-    csf-tool expand ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
-    csf-tool expand ~/models/Kimi-K3-MXFP4-CSF /data/Kimi-K3-MXFP4 --consume-source
-    """
+    source: "Checkpoint"
+    destination: Path
+    options: "WriteOptions"
+    progress: "Progress"
+    cluster: str | None
+
+    def decoder(self, device: str, tell: Callable[[str], None] = say) -> "Decoder":
+        """The decoder for `--device`: here, or of the cluster's workers."""
+        from csf_tool.coders.decoder import make_decoder
+        from csf_tool.running.cluster import RemoteDecoder
+
+        return RemoteDecoder(device) if self.cluster else make_decoder(device, tell=tell)
+
+    def encoder(self, device: str) -> "Encoder":
+        """The encoder for `--device`: here, or of the cluster's workers."""
+        from csf_tool.coders.encoder import make_encoder
+        from csf_tool.running.cluster import RemoteEncoder
+
+        return RemoteEncoder(device) if self.cluster else make_encoder(device, say)
+
+
+@contextmanager
+def _writing(
+    argument: str, destination: Path, cluster: str | None, jobs: int | None, share: str | None, yes: bool, **how: Any
+) -> Iterator[_Writing]:
+    """Open the source, ask what is to be asked, and gather how to write; `how` are fields of `WriteOptions`."""
     from csf_tool.checkpoint.problems import warnings
-    from csf_tool.coders.decoder import make_decoder
-    from csf_tool.report.console import print_err, print_problems
-    from csf_tool.report.expand import expand_json, expand_report
+    from csf_tool.report.console import print_problems
     from csf_tool.report.progress import progress_bar
-    from csf_tool.running.cluster import RemoteDecoder, cluster_executor
+    from csf_tool.running.cluster import cluster_executor
     from csf_tool.running.jobs import default_jobs
-    from csf_tool.write.consume import finish_removal
-    from csf_tool.write.expand import ExpandOptions, Part
-    from csf_tool.write.expand import expand as run
+    from csf_tool.write.engine import Share, WriteOptions
 
-    if consume_source and finish_removal(Path(checkpoint), destination):
-        print_err(f"{destination} was complete already; what was left to remove is gone")
-        return 0
-    is_here = Path(checkpoint).exists()
-    opened = open_argument(str(Path(checkpoint).absolute()) if cluster and is_here else checkpoint)
+    is_here = Path(argument).exists()
+    opened = open_argument(str(Path(argument).absolute()) if cluster and is_here else argument)
     if cluster and opened.is_remote:
         raise UsageError(f"{opened.label}: workers of a cluster read files: fetch it first with `hf download`")
     print_problems(warnings(opened.problems))  # errors are raised by the operation, or excused by it
-    if consume_source and (part or cluster):
+    if how["consume_source"] and (share or cluster):
         raise UsageError("--consume-source removes what other parts may need: run it without --shards and --cluster")
-    if consume_source and not yes:
+    if how["consume_source"] and not yes:
         _ask(f"Every shard of {opened.label} will be removed once its replacement is proven. Go on?")
-    options = ExpandOptions(
-        jobs=jobs or default_jobs(),
-        part=Part.parse(part),
-        recheck=recheck,
-        drop_cache=drop_cache,
-        consume_source=consume_source,
-        ignore_space=ignore_space,
-        adopt=adopt,
-    )
     with cluster_executor(cluster) as executor, progress_bar() as progress:
-        decoder = RemoteDecoder(device) if cluster else make_decoder(device, tell=say)
-        done = run(opened, destination.absolute() if cluster else destination, decoder, progress, options, executor)
-    print_problems(done.excused)
-    show(done, expand_json, expand_report, as_json)
-    return 0
+        options = WriteOptions(jobs=jobs or default_jobs(), share=Share.parse(share), executor=executor, **how)
+        yield _Writing(opened, destination.absolute() if cluster else destination, options, progress, cluster)
+
+
+def _was_complete(argument: str, destination: Path) -> bool:
+    """Whether all that was left to do of a run with `--consume-source` was to remove the last shards; they are gone."""
+    from csf_tool.report.console import print_err
+    from csf_tool.write.consume import finish_removal
+
+    if not finish_removal(Path(argument), destination):
+        return False
+    print_err(f"{destination} was complete already; what was left to remove is gone")
+    return True
 
 
 def _ask(question: str) -> None:
@@ -122,8 +125,61 @@ def _ask(question: str) -> None:
 
 
 @guarded
-def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_json: JsonOption = False) -> int:
-    """Write index and configs once all parts of an `expand --shards I/N` are there.
+def expand(
+    checkpoint: CheckpointArgument,
+    destination: DestinationArgument,
+    device: DeviceOption = "auto",
+    jobs: JobsOption = None,
+    shards: ShareOption = None,
+    recheck: RecheckOption = False,
+    drop_cache: WritingCacheOption = None,
+    ignore_space: IgnoreSpaceOption = False,
+    adopt: AdoptOption = False,
+    consume_source: ConsumeOption = False,
+    yes: YesOption = False,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Write the ordinary dense checkpoint: the original bit for bit where its receipts allow.
+
+    \b
+    Examples:
+    csf-tool expand ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
+    csf-tool expand ~/models/Kimi-K3-MXFP4-CSF /data/Kimi-K3-MXFP4 --consume-source
+    """
+    from csf_tool.report.console import print_problems
+    from csf_tool.report.expand import expand_json, expand_report
+    from csf_tool.write.expand import expand as run
+
+    if consume_source and _was_complete(checkpoint, destination):
+        return 0
+    with _writing(
+        checkpoint,
+        destination,
+        cluster,
+        jobs,
+        shards,
+        yes,
+        recheck=recheck,
+        drop_cache=drop_cache,
+        ignore_space=ignore_space,
+        adopt=adopt,
+        consume_source=consume_source,
+    ) as w:
+        done = run(w.source, w.destination, w.decoder(device), w.progress, w.options)
+    print_problems(done.excused)
+    show(done, expand_json, expand_report, as_json)
+    return 0
+
+
+@guarded
+def finish(
+    checkpoint: CheckpointArgument,
+    destination: DestinationArgument,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> int:
+    """Write index and configs once all parts of a run with --shards I/N are there.
 
     The last part does it by itself; this is for when that one was interrupted.
 
@@ -132,19 +188,29 @@ def finish(checkpoint: CheckpointArgument, destination: DestinationArgument, as_
     csf-tool finish ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
     csf-tool finish ~/models/Kimi-K3-MXFP4-CSF /data/Kimi-K3-MXFP4 --json
     """
-    from csf_tool.coders.decoder import NumpyDecoder
+    from csf_tool.coders.decoder import make_decoder
+    from csf_tool.coders.encoder import make_encoder
     from csf_tool.errors import EnvironmentFault
     from csf_tool.progress import Silent
+    from csf_tool.report.compress import compress_json, compress_report
+    from csf_tool.report.convert import convert_json, convert_report
     from csf_tool.report.expand import expand_json, expand_report
     from csf_tool.text import count
-    from csf_tool.write.expand import NOTHING, ExpandOptions
-    from csf_tool.write.expand import expand as run
+    from csf_tool.write.compress import Compressed
+    from csf_tool.write.expand import Expanded
+    from csf_tool.write.finish import finish as run
 
-    done = run(open_argument(checkpoint), destination, NumpyDecoder(), Silent(), ExpandOptions(part=NOTHING))
+    opened = open_argument(checkpoint)
+    done = run(opened, destination, make_encoder(device), make_decoder(device), Silent())
     if done.missing:
         missing = count(len(done.missing), "shard")
         raise EnvironmentFault(f"{destination}: not complete: {missing} missing, as {done.missing[0]}")
-    show(done, expand_json, expand_report, as_json)
+    if isinstance(done, Expanded):
+        show(done, expand_json, expand_report, as_json)
+    elif isinstance(done, Compressed):
+        show(done, compress_json, compress_report, as_json)
+    else:
+        show(done, convert_json, convert_report, as_json)
     return 0
 
 
@@ -171,11 +237,17 @@ def compress(
     source_revision: SourceRevisionOption = None,
     device: DeviceOption = "auto",
     jobs: JobsOption = None,
+    shards: ShareOption = None,
+    recheck: RecheckOption = False,
     drop_cache: WritingCacheOption = None,
     ignore_space: IgnoreSpaceOption = False,
+    adopt: AdoptOption = False,
+    consume_source: ConsumeOption = False,
+    yes: YesOption = False,
+    cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Write a CSF checkpoint of a dense FP4 one: lossless, proven by rebuilding it.
+    """Write a CSF checkpoint of a dense FP4 one: lossless, proven by decoding it again.
 
     \b
     Examples:
@@ -184,30 +256,33 @@ def compress(
     """
     from csf_tool.checkpoint.container_documents import StatedOrigin
     from csf_tool.checkpoint.model import Layout
-    from csf_tool.checkpoint.problems import warnings
-    from csf_tool.coders.decoder import make_decoder
-    from csf_tool.coders.encoder import make_encoder
     from csf_tool.report.compress import compress_json, compress_report
-    from csf_tool.report.console import print_problems
-    from csf_tool.report.progress import progress_bar
-    from csf_tool.running.jobs import default_jobs
     from csf_tool.write.compress import CompressOptions
     from csf_tool.write.compress import compress as run
     from csf_tool.write.selection import Rules
 
-    opened = open_argument(dense)
-    print_problems(warnings(opened.problems))
-    options = CompressOptions(
+    if consume_source and _was_complete(dense, destination):
+        return 0
+    what = CompressOptions(
         layout=Layout(to.value) if to else None,
         rules=Rules(tuple(include or ()), tuple(exclude or ()), keep_larger, allow_padded),
         origin=StatedOrigin(family, source_model_id, source_revision),
-        jobs=jobs or default_jobs(),
+    )
+    with _writing(
+        dense,
+        destination,
+        cluster,
+        jobs,
+        shards,
+        yes,
+        recheck=recheck,
         drop_cache=drop_cache,
         ignore_space=ignore_space,
-    )
-    with progress_bar() as progress:
-        encoder, decoder = make_encoder(device, say), make_decoder(device)
-        done = run(opened, destination, options, encoder, decoder, progress)
+        adopt=adopt,
+        consume_source=consume_source,
+    ) as w:
+        encoder, decoder = w.encoder(device), w.decoder(device, lambda _: None)
+        done = run(w.source, w.destination, what, encoder, decoder, w.progress, w.options)
     show(done, compress_json, compress_report, as_json)
     return 0
 
@@ -224,7 +299,15 @@ def convert(
     family: FamilyOption = None,
     source_model_id: SourceModelOption = None,
     source_revision: SourceRevisionOption = None,
+    jobs: JobsOption = None,
+    shards: ShareOption = None,
+    recheck: RecheckOption = False,
+    drop_cache: WritingCacheOption = None,
     ignore_space: IgnoreSpaceOption = False,
+    adopt: AdoptOption = False,
+    consume_source: ConsumeOption = False,
+    yes: YesOption = False,
+    cluster: ClusterOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Move a CSF checkpoint between its layouts without decoding a plane.
@@ -235,19 +318,27 @@ def convert(
     csf-tool convert ~/models/Qwen-CSF-container /data/Qwen-serving --to serving --checkpoint-root /models/csf
     """
     from csf_tool.checkpoint.container_documents import StatedOrigin
-    from csf_tool.checkpoint.problems import warnings
-    from csf_tool.report.console import print_problems
     from csf_tool.report.convert import convert_json, convert_report
-    from csf_tool.report.progress import progress_bar
     from csf_tool.write.convert import ConvertOptions, Target
     from csf_tool.write.convert import convert as run
 
-    opened = open_argument(source)
-    print_problems(warnings(opened.problems))
-    options = ConvertOptions(
-        link, checkpoint_root, StatedOrigin(family, source_model_id, source_revision), ignore_space
-    )
-    with progress_bar() as progress:
-        done = run(opened, destination, Target(to.value), options, progress)
+    if consume_source and _was_complete(source, destination):
+        return 0
+    what = ConvertOptions(checkpoint_root, StatedOrigin(family, source_model_id, source_revision))
+    with _writing(
+        source,
+        destination,
+        cluster,
+        jobs,
+        shards,
+        yes,
+        recheck=recheck,
+        drop_cache=drop_cache,
+        ignore_space=ignore_space,
+        adopt=adopt,
+        consume_source=consume_source,
+        link=link,
+    ) as w:
+        done = run(w.source, w.destination, Target(to.value), what, w.progress, w.options)
     show(done, convert_json, convert_report, as_json)
     return 0

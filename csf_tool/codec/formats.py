@@ -154,3 +154,12 @@ FORMATS = (NVFP4, MXFP4)
 def format_by_schema(schema: str) -> CsfFormat | None:
     """The format whose containers carry this `schema`, or None."""
     return next((f for f in FORMATS if f.schema == schema), None)
+
+
+def format_by_name(name: str) -> CsfFormat:
+    """The format that is called `name`.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return {f.name: f for f in FORMATS}[name]

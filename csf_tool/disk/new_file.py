@@ -33,16 +33,25 @@ class NewFile:
     """A file under a temporary name; it gets its own name, complete and synced, when the block ends well.
 
     A file that has the name by then stays, unless this one is to `replace` it. It will have about `nbytes`.
+    `on_complete` is called with the temporary path when the file is complete and synced, just before it gets its name.
+    `is_there` is asked when something else has taken the name: whether that is this same file, by another process.
     """
 
-    def __init__(self, target: Path, name: str, nbytes: int = 0, *, replace: bool = False) -> None:
+    def __init__(
+        self,
+        target: Path,
+        name: str,
+        nbytes: int = 0,
+        *,
+        replace: bool = False,
+        on_complete: Callable[[Path], None] = lambda _: None,
+        is_there: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.name = name
         self._target = target
         self._replace = replace
-        self.on_complete: Callable[[], None] = lambda: None
-        """Called when the file is complete and synced, just before it gets its name."""
-        self.is_there: Callable[[], bool] = lambda: False
-        """Asked when something has the name by now: whether it is this file, from another process of the same run."""
+        self._on_complete = on_complete
+        self._is_there = is_there
         self._fd = -1
         self._open(nbytes)
 
@@ -120,11 +129,11 @@ class NewFile:
 
     def _give_name(self) -> None:
         if self._target.exists() and not self._replace:
-            if not self.is_there():
+            if not self._is_there():
                 raise FileExistsError(0, "a file of that name appeared meanwhile")
             self._discard()
             return
-        self.on_complete()
+        self._on_complete(self._temporary)
         if self._replace:
             self._temporary.replace(self._target)
         else:

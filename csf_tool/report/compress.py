@@ -7,6 +7,7 @@ from rich.console import RenderableType
 
 from csf_tool.checkpoint.model import Layout
 from csf_tool.report.console import SHOWN_PROBLEMS
+from csf_tool.report.written import written_json, written_lines
 from csf_tool.text import count, escape, percent, size
 from csf_tool.write.compress import Compressed
 
@@ -17,8 +18,7 @@ def compress_json(compressed: Compressed) -> dict[str, Any]:
     """The JSON document; every block scale left dense is in it, with the reason."""
     return {
         "schema": SCHEMA,
-        "source": compressed.source,
-        "destination": compressed.destination,
+        **written_json(compressed),
         "layout": compressed.layout.value,
         "format": compressed.format.name,
         "device": compressed.device,
@@ -28,11 +28,6 @@ def compress_json(compressed: Compressed) -> dict[str, Any]:
             {"tensor": entry.plane.name, "dense_bytes": entry.plane.dense_bytes, "reason": entry.reason}
             for entry in compressed.left
         ],
-        "shards": compressed.shards,
-        "other_files": compressed.other_files,
-        "notes": compressed.notes,
-        "bytes_written": compressed.bytes_written,
-        "seconds": round(compressed.seconds, 3),
     }
 
 
@@ -47,6 +42,7 @@ def compress_report(compressed: Compressed) -> list[RenderableType]:
     ]
     if compressed.layout is Layout.CONTAINER:
         lines.append("Every original shard was rebuilt from it and has its SHA-256.")
+    lines += written_lines(compressed)
     lines += [f"Note: {escape(note)}" for note in compressed.notes]
     if compressed.left:
         lines.append(f"Left dense: {count(len(compressed.left), 'block scale')}.")

@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from csf_tool.prove.identity import Identity
+from csf_tool.report.written import written_json, written_lines
 from csf_tool.text import count, escape, size
 from csf_tool.write.convert import Converted
 
@@ -16,15 +17,9 @@ def convert_json(converted: Converted) -> dict[str, Any]:
     """The JSON document of `convert`."""
     return {
         "schema": CONVERT_SCHEMA,
-        "source": converted.source,
-        "destination": converted.destination,
+        **written_json(converted),
         "to": converted.target.value,
-        "shards": converted.shards,
         "linked": converted.linked,
-        "other_files": converted.other_files,
-        "notes": converted.notes,
-        "bytes_written": converted.bytes_written,
-        "seconds": round(converted.seconds, 3),
     }
 
 
@@ -35,6 +30,7 @@ def convert_report(converted: Converted) -> list[RenderableType]:
     head = f"Wrote {escape(converted.destination)} ({converted.target.value}): {written}, "
     return [
         head + f"{size(converted.bytes_written)} in {converted.seconds:.1f} s; no plane was decoded.",
+        *written_lines(converted),
         *(f"Note: {escape(note)}" for note in converted.notes),
     ]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.coders.decoder import Decoded, Decoder, make_decoder
+from csf_tool.coders.encoder import Encoded, Encoder, PlaneScales, make_encoder
 from csf_tool.errors import EnvironmentFault
 
 _RETRIES = 2
@@ -55,6 +56,27 @@ class RemoteDecoder:
         return _decoder(self.name).decode(streams)
 
 
+@dataclass(frozen=True)
+class RemoteEncoder:
+    """An encoder by the name of its device, made on the worker that uses it."""
+
+    name: str
+
+    @property
+    def device(self) -> str:
+        """What the workers were asked for."""
+        return f"{self.name} of the cluster's workers"
+
+    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
+        """See `csf_tool.coders.encoder.Encoder.encode`."""
+        return _encoder(self.name).encode(planes)
+
+
 @cache
 def _decoder(name: str) -> Decoder:
     return make_decoder(name)
+
+
+@cache
+def _encoder(name: str) -> Encoder:
+    return make_encoder(name)

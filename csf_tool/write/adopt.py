@@ -3,54 +3,57 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from csf_tool.checkpoint.logical import DenseShard
 from csf_tool.checkpoint.side_files import SideFile
-from csf_tool.disk.hashing import sha256_of
 from csf_tool.errors import UsageError
 from csf_tool.running.jobs import SharedProgress, local_executor, run_jobs
 from csf_tool.write.journal import Journal, Record
+from csf_tool.write.output import OutputShard
+
+File = OutputShard | SideFile
 
 
 def adopt(
-    files: Sequence[DenseShard | SideFile],
+    files: Sequence[File],
     journal: Journal,
-    is_right: Callable[[DenseShard], bool],
+    right_record: Callable[[OutputShard], Record | None],
     progress: SharedProgress,
     jobs: int,
 ) -> list[str]:
     """Record in `journal` those of `files` that are in its destination and right; their names.
 
-    A shard is right by the original's SHA-256; where that is unknown, `is_right` compares its bytes.
+    `right_record` reads a shard that has its size, and gives the record of one that is right.
 
     Raises:
         UsageError: one is something else. It stays as it is, and the good ones stay recorded.
     """
-    there = [file for file in files if journal.lies_unrecorded(file.name)]
+    there = [file for file in files if journal.lies_unrecorded(_name(file))]
     progress.start("compare", sum(file.size for file in there))
     good: list[str] = []
     wrong: list[Path] = []
 
-    def done(file: DenseShard | SideFile, is_good: bool) -> None:
+    def done(file: File, record: Record | None) -> None:
         progress.advance(file.size)
-        if is_good:
-            journal.finish(file.name, Record(file.size, file.sha256 if isinstance(file, DenseShard) else None))
-            good.append(file.name)
+        if record:
+            journal.finish(_name(file), record)
+            good.append(_name(file))
         else:
-            wrong.append(journal.path_of(file.name))
+            wrong.append(journal.path_of(_name(file)))
+
+    def compare(file: File) -> Record | None:
+        path = journal.path_of(_name(file))
+        if path.is_symlink() or not path.is_file() or path.stat().st_size != file.size:
+            return None
+        if isinstance(file, OutputShard):
+            return right_record(file)
+        return Record(file.size) if file.is_equal_to(path) else None
 
     with local_executor(jobs) as pool:
-        run_jobs(there, lambda file: _belongs(file, journal.path_of(file.name), is_right), done, pool, progress.stop)
+        run_jobs(there, compare, done, pool, progress.stop)
     if wrong:
         more = f", nor do {len(wrong) - 1} more files" if len(wrong) > 1 else ""
         raise UsageError(f"{min(wrong)}: does not belong there{more}: remove what is wrong, and run again")
     return sorted(good)
 
 
-def _belongs(file: DenseShard | SideFile, path: Path, is_right: Callable[[DenseShard], bool]) -> bool:
-    if path.is_symlink() or not path.is_file() or path.stat().st_size != file.size:
-        return False
-    if isinstance(file, SideFile):
-        return file.is_equal_to(path)
-    if file.sha256:
-        return sha256_of(path, file.name) == file.sha256
-    return is_right(file)
+def _name(file: File) -> str:
+    return file.target if isinstance(file, SideFile) else file.name

@@ -5,61 +5,42 @@ stream is, so that headers and the space needed are known before the first shard
 meanwhile: every byte is read once, and encoded once.
 """
 
-import hashlib
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from csf_tool.checkpoint import container_documents as documents
 from csf_tool.checkpoint.config import CONFIG_FILES, covering_recipe, mark_encoding, model_type, recipes
-from csf_tool.checkpoint.container import (
-    CONTRACT,
-    MANIFEST,
-    METADATA,
-    RECEIPTS,
-    VERIFICATION,
-    ShardRow,
-    read_container,
-    read_row,
-)
-from csf_tool.checkpoint.container_documents import StatedOrigin
+from csf_tool.checkpoint.container import METADATA, RECEIPTS, ShardRow, read_row
+from csf_tool.checkpoint.container_documents import StatedOrigin, find_origin
 from csf_tool.checkpoint.index import INDEX_NAME, index_document
-from csf_tool.checkpoint.logical import DenseShard, dense_shards, shard_bytes
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Shard
 from csf_tool.checkpoint.names import expert_group_of, module_of
-from csf_tool.checkpoint.open import open_container
-from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.codec.formats import CsfFormat
+from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, format_by_name
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder, read_scales
-from csf_tool.disk.hashing import sha256_of
 from csf_tool.disk.json_files import load_json, render_json
-from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.progress import Progress
-from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs, should_drop_cache
-from csf_tool.write.csf_shards import CsfShard, CsfShardJob, csf_shard, write_csf_shard
+from csf_tool.errors import UsageError
+from csf_tool.progress import OnBytes, Progress
+from csf_tool.running.jobs import SharedProgress, local_executor, run_jobs, should_drop_cache
+from csf_tool.write.container import DOCUMENTS, RECORD_BYTES, container_documents
 from csf_tool.write.destination import Destination
-from csf_tool.write.fetch import bytes_to_fetch, room_to_fetch
-from csf_tool.write.fingerprint import fingerprint
-from csf_tool.write.journal import Journal, Run
+from csf_tool.write.encoding import EncodingRenderer, encoded_shard, require_lossless
+from csf_tool.write.engine import Earlier, WriteOptions, Written, require_sound, write
+from csf_tool.write.journal import Record
 from csf_tool.write.kept_streams import KeptStreams
-from csf_tool.write.selection import LeftDense, Rules, Selection, csf_bytes, main_format, select
-from csf_tool.write.shard_writer import dropping_cache, write_side_file
-
-T = TypeVar("T")
-
-_RECEIPT_BYTES = 1024
-"""Room that a plane takes in receipt and contract, for the space check: names and hashes, generously."""
+from csf_tool.write.output import Output, OutputShard
+from csf_tool.write.selection import LeftDense, Rules, main_format, select
 
 
 @dataclass(frozen=True)
 class CompressOptions:
-    """What the user asks for.
+    """What to write: how, is in `WriteOptions`.
 
     Without a `layout` it is the one that readers exist for: Hugging Face for NVFP4, container for MXFP4.
     """
@@ -67,18 +48,17 @@ class CompressOptions:
     layout: Layout | None = None
     rules: Rules = field(default_factory=Rules)
     origin: StatedOrigin = field(default_factory=StatedOrigin)
-    jobs: int = field(default_factory=default_jobs)
-    drop_cache: bool | None = None
-    """Whether files are kept out of the page cache; None: large new ones are, and all when they would fill memory."""
-    ignore_space: bool = False
+
+    def wanted(self, layout: Layout) -> dict[str, Any]:
+        """What two runs must have in common for one to go on from the other."""
+        options = {"layout": layout.value, **asdict(self.rules), **asdict(self.origin)}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
 
 
-@dataclass
-class Compressed:
+@dataclass(kw_only=True)
+class Compressed(Written):
     """What `compress` wrote."""
 
-    source: str
-    destination: str
     layout: Layout
     format: CsfFormat
     device: str
@@ -86,11 +66,38 @@ class Compressed:
     dense_bytes: int
     csf_bytes: int
     left: list[LeftDense]
-    shards: list[str] = field(default_factory=list)
-    other_files: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    bytes_written: int = 0
-    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The planes to compress, each with rows, columns and exceptions, and the shards of the source, in order.
+
+    `names` has the shard of every tensor of the source. All of it is JSON, so that a run that goes on without some of
+    the source's shards still knows it.
+    """
+
+    layout: str
+    format: str
+    planes: dict[str, tuple[int, int, int]]
+    shards: list[str]
+    names: dict[str, str]
+
+    @property
+    def fmt(self) -> CsfFormat:
+        """The format of all its planes."""
+        return format_by_name(self.format)
+
+    def planes_of(self, shard: Shard) -> dict[str, DensePlane]:
+        """The chosen planes among the tensors of a shard."""
+        found = ((tensor, self.planes.get(tensor.name)) for tensor in shard.header)
+        return {t.name: DensePlane(t.name, self.fmt, has[0], has[1], Located(shard, t)) for t, has in found if has}
+
+    def scales(self) -> list[tuple[int, int]]:
+        """Dense and stored bytes of every plane."""
+        return [
+            (rows * cols, self.fmt.fixed_bytes(rows, cols) + exceptions * EXCEPTION_BYTES)
+            for rows, cols, exceptions in self.planes.values()
+        ]
 
 
 def compress(
@@ -100,6 +107,7 @@ def compress(
     encoder: Encoder,
     decoder: Decoder,
     progress: Progress,
+    how: WriteOptions | None = None,
 ) -> Compressed:
     """Write the CSF checkpoint of `checkpoint` into the folder `destination`, new, empty, or left by such a run.
 
@@ -109,259 +117,247 @@ def compress(
         CheckpointError: the checkpoint is broken, or a written shard did not give back its original.
         EnvironmentFault: not enough room, or the system cannot write.
     """
-    _refuse(checkpoint)
-    checkpoint.fetch_side_files()
-    return _Compression(checkpoint, destination, options, encoder, decoder, progress).run()
-
-
-class _Compression:
-    """One run."""
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        destination: Path,
-        options: CompressOptions,
-        encoder: Encoder,
-        decoder: Decoder,
-        progress: Progress,
-    ) -> None:
-        self._begun = time.monotonic()
-        self._checkpoint, self._options = checkpoint, options
-        self._encoder, self._decoder, self._progress = encoder, decoder, SharedProgress(progress, checkpoint)
-        self._drop_cache = should_drop_cache(checkpoint, options.drop_cache)
-        self._folder = Destination(destination, checkpoint.root, keep_cache=options.drop_cache is False)
-        self._layout = options.layout or _default_layout(main_format(checkpoint.dense_planes))
-        self._streams = KeptStreams(self._folder, hashes=self._layout is Layout.CONTAINER)
-        self._configs = {f.name: load_json(f.path, f.name) for f in config_files(checkpoint)}
-
-    def run(self) -> Compressed:
-        """Encode the scales, and write everything."""
-        with self._streams:
-            self._selection = self._select()
-            self._sizes = {p.name: csf_bytes(p, self._selection.exceptions[p.name]) for p in self._selection.chosen}
-            self._shards = self._csf_shards()
-            self.result = self._compressed()
-            if self._layout is Layout.HF:
-                self._write_hf()
-            else:
-                self._write_container()
-            self._journal.close()
-        self.result.seconds = time.monotonic() - self._begun
-        return self.result
-
-    def _compressed(self) -> Compressed:
-        """What is known of the result before anything is written."""
-        chosen = self._selection.chosen
-        return Compressed(
-            source=self._checkpoint.label,
-            destination=str(self._folder.path),
-            layout=self._layout,
-            format=self._selection.fmt,
-            device=self._encoder.device,
-            planes=len(chosen),
-            dense_bytes=sum(plane.dense_bytes for plane in chosen),
-            csf_bytes=sum(self._sizes.values()),
-            left=self._selection.left,
-        )
-
-    def _select(self) -> Selection:
-        planes = self._checkpoint.dense_planes
-        fmt = main_format(planes)
-        if self._layout is Layout.HF and not fmt.has_hf_readers:
-            raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout; use --to container")
-        modules = self._modules if self._layout is Layout.HF else None
-        selection = select(planes, self._options.rules, modules, self._encode_planes, self._checkpoint.doubtful)
-        if not selection.chosen:
-            first = selection.left[0]
-            raise UsageError(
-                f"{self._checkpoint.label}: 0 planes matched: {len(selection.left)} block scales stay dense, "
-                f"as {first.plane.name}: {first.reason}"
-            )
-        return selection
-
-    @cached_property
-    def _modules(self) -> dict[str, str]:
-        """The module of every plane that a mark would stand for: its recipe's, or its group of experts."""
-        known = self._recipe_modules()
-        modules = {}
-        for plane in self._checkpoint.dense_planes:
-            module = module_of(plane.name)
-            modules[plane.name] = covering_recipe(module, known) or expert_group_of(plane.name) or module
-        return modules
-
-    def _recipe_modules(self) -> set[str]:
-        return {recipe.module for config in self._configs.values() for recipe in recipes(config)}
-
-    def _encode_planes(self, planes: list[DensePlane]) -> dict[str, int]:
-        """Encode planes, shard by shard, and keep their streams; how many exceptions each has."""
-        self._progress.start("measure", sum(plane.dense_bytes for plane in planes))
-        by_shard: dict[str, list[DensePlane]] = {}
-        for plane in planes:
-            by_shard.setdefault(plane.scale.shard.name, []).append(plane)
-        counts: dict[str, int] = {}
-        self._run(list(by_shard.values()), lambda some: counts.update(self._encode_shard(some)))
-        return counts
-
-    def _encode_shard(self, planes: list[DensePlane]) -> dict[str, int]:
-        counts = {}
-        with Readers() as readers, readers.unchanged():
-            readers.expect(plane.scale for plane in planes)
-            for encoded in self._encoder.encode(read_scales(readers, planes)):
-                counts[encoded.plane.name] = len(encoded.exceptions)
-                self._streams.keep(encoded)
-                self._progress.advance(encoded.plane.dense_bytes)
-            if self._drop_cache:
-                readers.forget()
-                self._streams.forget()
-        return counts
-
-    def _run(self, tasks: list[T], work: Callable[[T], None]) -> None:
-        with local_executor(self._options.jobs) as pool:
-            run_jobs(tasks, work, lambda *_: None, pool, self._progress.stop)
-
-    def _csf_shards(self) -> list[CsfShard]:
-        """The shards to write, with the planes that were chosen of each."""
-        chosen: dict[str, dict[str, DensePlane]] = {}
-        for plane in self._selection.chosen:
-            chosen.setdefault(plane.scale.shard.name, {})[plane.name] = plane
-        exceptions, fmt = self._selection.exceptions, self._selection.fmt
-        return [
-            csf_shard(shard, chosen.get(shard.name, {}), exceptions, self._layout, fmt)
-            for shard in self._checkpoint.shards
-        ]
-
-    def _write_hf(self) -> None:
-        marked = {self._modules[plane.name] for plane in self._selection.chosen}
-        configs = rewritten_configs(self._checkpoint, lambda raw, name: mark_encoding(raw, name, marked))
-        if unmarked := sorted(marked - self._recipe_modules()):
-            self.result.notes.append(
-                f"no recipe in {' or '.join(CONFIG_FILES)} for {unmarked[0]} (of {len(unmarked)} modules): "
-                "readers that go by recipes will not find its CSF planes"
-            )
-        files = plain_files(self._checkpoint) + configs + self._hf_index()
-        self._start(files, 0)
-        self._write_shards()
-        self._write_side_files(files)
-
-    def _hf_index(self) -> list[SideFile]:
-        """The index with stored names: the source's order, or a new one where it has none and needs one."""
-        index = self._checkpoint.index
-        if index is None and len(self._shards) == 1:
-            return []
-        placed = {located.tensor.name: located.shard.name for located in self._checkpoint.tensors()}
-        chosen = {plane.name: plane.fmt for plane in self._selection.chosen}
-        weight_map: dict[str, str] = {}
-        for name, shard in (index.weight_map if index else placed).items():
-            fmt = chosen.get(name)
-            stored = [name + fmt.fixed_suffix, name + fmt.exceptions_suffix] if fmt else [name]
-            weight_map |= dict.fromkeys(stored, shard)
-        document = index_document(index, weight_map, sum(shard.payload_bytes for shard in self._shards))
-        name = index.name if index else INDEX_NAME
-        return [SideFile(name, self._checkpoint.root / name, render_json(document))]
-
-    def _write_container(self) -> None:
-        if nested := [s.source.name for s in self._shards if "/" in s.source.name]:
-            raise UsageError(f"--to container: shard {nested[0]} lies in a folder; a container's shard names are plain")
-        index = self._checkpoint.index
-        files = plain_files(self._checkpoint) + config_files(self._checkpoint)
-        files += [SideFile(index.name, self._checkpoint.root / index.name)] if index else []
-        self._start(files, sum(2 * len(s.header) + _RECEIPT_BYTES * len(s.planes) for s in self._shards))
-        self._write_shards()
-        self._write_side_files(files, f"{METADATA}/")
-        hashes = {f.name: sha256_of(f.path, f.name) for f in files}
-        for name in (MANIFEST, VERIFICATION, CONTRACT):  # of an attempt that was interrupted from here on
-            self._journal.forget(name)
-        manifest = self._write_contract(hashes, hashes[index.name] if index else None)
-        self._rebuild(manifest)
-        record = documents.verification(self._selection.fmt, len(self._shards), len(self._selection.chosen))
-        for name, document in ((VERIFICATION, record), (MANIFEST, manifest)):
-            self._folder.write(name, render_json(document))
-
-    def _write_contract(self, hashes: dict[str, str], index_sha256: str | None) -> dict[str, Any]:
-        """Write the build contract; the manifest that goes with it, which is written last of all."""
-        fmt, chosen = self._selection.fmt, self._selection.chosen
-        config = self._configs.get(CONFIG_FILES[0])
-        origin = documents.find_origin(self._checkpoint, fmt, model_type(config), self._options.origin)
-        names = {t.name: shard.source.name for shard in self._shards for t in shard.source.header}
-        self._folder.write(CONTRACT, render_json(documents.contract(fmt, origin, len(chosen), index_sha256, names)))
-        rows = [self._row(shard.source.name) for shard in self._shards]
-        scales = [(plane.dense_bytes, self._sizes[plane.name]) for plane in chosen]
-        return documents.manifest(fmt, origin, rows, hashes, index_sha256, scales)
-
-    def _row(self, file: str) -> ShardRow:
-        """What the receipt that was written with a shard states of it."""
-        name = f"{RECEIPTS}/{file}.json"
-        return read_row(load_json(self._folder.path / name, name), name)
-
-    def _rebuild(self, manifest: dict[str, Any]) -> None:
-        """Rebuild every original shard from what was written, and compare its hash.
-
-        Raises:
-            CheckpointError: one is not the original.
-        """
-        written = open_container(self._folder.path, read_container(self._folder.path, manifest))
-        if found := errors(written.problems):
-            raise CheckpointError(f"the container just written is not sound: {found[0]}")
-        self._run(dense_shards(written), self._rebuild_shard)
-
-    def _rebuild_shard(self, shard: DenseShard) -> None:
-        hasher = hashlib.sha256()
-        with (
-            Readers() as readers,
-            dropping_cache(self._drop_cache, self._progress.advance, readers) as advance,
-        ):
-            decoded = self._decoder.decode(readers.streams(p).require_decodable() for p in shard.planes)
-            for piece in shard_bytes(shard, readers, (d.scales for d in decoded)):
-                hasher.update(piece)
-                advance(len(piece))
-        if hasher.hexdigest() != shard.sha256:
-            raise CheckpointError(f"{shard.name}: what was written does not give back the original shard")
-
-    def _start(self, files: list[SideFile], records: int) -> None:
-        """Check the room, open the journal, begin."""
-        total = sum(shard.size for shard in self._shards) + sum(f.size for f in files)
-        done = Journal(self._folder.path).bytes_there(shard.name for shard in self._shards)
-        if not self._options.ignore_space:
-            self._folder.require_space(
-                total + records - done + room_to_fetch(self._checkpoint.shards, self._options.jobs)
-            )
-        options = {"layout": self._layout.value, **asdict(self._options.rules), **asdict(self._options.origin)}
-        options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
-        run = Run("compress", fingerprint(self._checkpoint), options)
-        self._journal = Journal.open(self._folder.path, run, alone=True)
-        self.result.bytes_written = total - done
-        rebuilt = sum(s.source.size for s in self._shards) if self._layout is Layout.CONTAINER else 0
-        there = Journal(self._folder.path)
-        to_fetch = bytes_to_fetch(s.source for s in self._shards if not there.finished(s.name))
-        self._progress.start("compress", total - done + rebuilt + to_fetch)
-
-    def _write_shards(self) -> None:
-        left = [shard for shard in self._shards if not self._journal.finished(shard.name)]
-        for shard in left:
-            self._journal.forget_damaged(shard.name)
-        self._run(left, self._write_shard)
-        self.result.shards = [shard.name for shard in self._shards]
-
-    def _write_shard(self, shard: CsfShard) -> None:
-        with_receipt, drop_cache = self._layout is Layout.CONTAINER, self._drop_cache
-        job = CsfShardJob(shard, self._folder, self._journal, self._streams, with_receipt, drop_cache)
-        write_csf_shard(job, self._progress.advance)
-
-    def _write_side_files(self, files: list[SideFile], prefix: str = "") -> None:
-        for file in files:
-            write_side_file(file, self._folder, self._progress, self._journal, prefix)
-            self.result.other_files.append(prefix + file.name)
-
-
-def _refuse(checkpoint: Checkpoint) -> None:
-    if found := errors(checkpoint.problems):
-        raise CheckpointError(f"{checkpoint.label}: not compressed: {found[0]}")
+    begun, how = time.monotonic(), how or WriteOptions()
+    earlier = Earlier.at(destination, checkpoint, how)
+    require_sound(checkpoint, earlier.consumed, "not compressed")
     if checkpoint.planes:
         raise UsageError(f"{checkpoint.label}: holds CSF planes already; csf-tool expand makes it dense")
-    if not checkpoint.dense_planes:
+    if not checkpoint.dense_planes and not earlier.facts:
         raise UsageError(f"{checkpoint.label}: holds no FP4 block scales")
+    checkpoint.fetch_side_files()
+    configs = {file.name: load_json(file.path, file.name) for file in config_files(checkpoint)}
+    left: list[LeftDense] = []
+    kept = None if how.executor else KeptStreams(Destination(destination))
+    with kept or nullcontext():
+        if earlier.facts:
+            choice = _Choice(**earlier.facts)
+        else:
+            measure = partial(_count_exceptions, checkpoint, encoder, kept, progress, how)
+            choice, left = _choose(checkpoint, options, configs, measure)
+        layout = Layout(choice.layout)
+        renderer = EncodingRenderer(
+            encoder,
+            {name: exceptions for name, (_, _, exceptions) in choice.planes.items()},
+            kept,
+            decoder if layout is Layout.CONTAINER else None,
+        )
+        shards = [
+            encoded_shard(shard, choice.planes_of(shard), renderer.exceptions, layout, choice.fmt)
+            for shard in checkpoint.shards
+        ]
+        make = _container_output if layout is Layout.CONTAINER else _hf_output
+        output = make(checkpoint, options, configs, choice, earlier, shards, renderer)
+        written = write(output, checkpoint, destination, progress, how, begun)
+    scales = choice.scales()
+    return Compressed(
+        **vars(written) | {"notes": _unmarked(configs, choice)},
+        layout=layout,
+        format=choice.fmt,
+        device=encoder.device,
+        planes=len(scales),
+        dense_bytes=sum(dense for dense, _ in scales),
+        csf_bytes=sum(stored for _, stored in scales),
+        left=left,
+    )
 
 
-def _default_layout(fmt: CsfFormat) -> Layout:
-    return Layout.HF if fmt.has_hf_readers else Layout.CONTAINER
+def _choose(
+    checkpoint: Checkpoint,
+    options: CompressOptions,
+    configs: Mapping[str, Any],
+    measure: Callable[[list[DensePlane]], dict[str, int]],
+) -> tuple[_Choice, list[LeftDense]]:
+    """Choose what to compress; and what stays dense, each with the reason."""
+    planes = checkpoint.dense_planes
+    fmt = main_format(planes)
+    layout = options.layout or (Layout.HF if fmt.has_hf_readers else Layout.CONTAINER)
+    if layout is Layout.HF and not fmt.has_hf_readers:
+        raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout; use --to container")
+    if layout is Layout.CONTAINER and (nested := [shard.name for shard in checkpoint.shards if "/" in shard.name]):
+        raise UsageError(f"--to container: shard {nested[0]} lies in a folder; a container's shard names are plain")
+    modules = _marked_modules(planes, configs) if layout is Layout.HF else None
+    selection = select(planes, options.rules, modules, measure, checkpoint.doubtful)
+    if not selection.chosen:
+        first = selection.left[0]
+        raise UsageError(
+            f"{checkpoint.label}: 0 planes matched: {len(selection.left)} block scales stay dense, "
+            f"as {first.plane.name}: {first.reason}"
+        )
+    chosen = {plane.name: (plane.rows, plane.cols, selection.exceptions[plane.name]) for plane in selection.chosen}
+    names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
+    shards = [shard.name for shard in checkpoint.shards]
+    return _Choice(layout.value, fmt.name, chosen, shards, names), selection.left
+
+
+def _recipe_modules(configs: Mapping[str, Any]) -> set[str]:
+    return {recipe.module for config in configs.values() for recipe in recipes(config)}
+
+
+def _marked_modules(planes: Iterable[DensePlane], configs: Mapping[str, Any]) -> dict[str, str]:
+    """The module of every plane that a mark would stand for: its recipe's, or its group of experts."""
+    known = _recipe_modules(configs)
+    return {plane.name: _marked_module(plane.name, known) for plane in planes}
+
+
+def _marked_module(name: str, known: set[str]) -> str:
+    module = module_of(name)
+    return covering_recipe(module, known) or expert_group_of(name) or module
+
+
+def _unmarked(configs: Mapping[str, Any], choice: _Choice) -> list[str]:
+    """That readers which go by recipes will not find some of the planes."""
+    known = _recipe_modules(configs)
+    unmarked = sorted({_marked_module(name, known) for name in choice.planes} - known)
+    if choice.layout != Layout.HF or not unmarked:
+        return []
+    return [
+        f"no recipe in {' or '.join(CONFIG_FILES)} for {unmarked[0]} (of {len(unmarked)} modules): "
+        "readers that go by recipes will not find its CSF planes"
+    ]
+
+
+@dataclass(frozen=True)
+class _Measuring:
+    """What a job needs to count the exceptions of the planes of one shard."""
+
+    planes: list[DensePlane]
+    encoder: Encoder
+    kept: KeptStreams | None
+    drop_cache: bool
+
+
+def _count_exceptions(
+    checkpoint: Checkpoint,
+    encoder: Encoder,
+    kept: KeptStreams | None,
+    progress: Progress,
+    how: WriteOptions,
+    planes: list[DensePlane],
+) -> dict[str, int]:
+    """Encode planes, shard by shard, to count the exceptions of each; streams that this run will write are kept."""
+    shared = SharedProgress(progress, checkpoint)
+    shared.start("measure", sum(plane.dense_bytes for plane in planes))
+    mine = {shard.name for i, shard in enumerate(checkpoint.shards) if how.share.takes(i)}
+    by_shard: dict[str, list[DensePlane]] = {}
+    for plane in planes:
+        by_shard.setdefault(plane.scale.shard.name, []).append(plane)
+    drop_cache = should_drop_cache(checkpoint, how.drop_cache)
+    tasks = [_Measuring(some, encoder, kept if name in mine else None, drop_cache) for name, some in by_shard.items()]
+    counts: dict[str, int] = {}
+
+    def done(task: _Measuring, found: dict[str, int]) -> None:
+        counts.update(found)
+        if how.executor:  # whose workers have nobody to tell
+            shared.advance(sum(plane.dense_bytes for plane in task.planes))
+
+    if how.executor:
+        run_jobs(tasks, _measure, done, how.executor, shared.stop)
+    else:
+        with local_executor(how.jobs) as pool:
+            run_jobs(tasks, partial(_measure, on_bytes=shared.advance), done, pool, shared.stop)
+    return counts
+
+
+def _measure(task: _Measuring, on_bytes: OnBytes = lambda _: None) -> dict[str, int]:
+    counts = {}
+    with Readers() as readers, readers.unchanged():
+        readers.expect(plane.scale for plane in task.planes)
+        for encoded in task.encoder.encode(read_scales(readers, task.planes)):
+            require_lossless(encoded)
+            counts[encoded.plane.name] = len(encoded.exceptions)
+            if task.kept:
+                task.kept.keep(encoded)
+            on_bytes(encoded.plane.dense_bytes)
+        if task.drop_cache:
+            readers.forget()
+            if task.kept:
+                task.kept.forget()
+    return counts
+
+
+def _hf_output(
+    checkpoint: Checkpoint,
+    options: CompressOptions,
+    configs: Mapping[str, Any],
+    choice: _Choice,
+    earlier: Earlier,
+    shards: list[OutputShard],
+    renderer: EncodingRenderer,
+) -> Output:
+    known = _recipe_modules(configs)
+    marked = {_marked_module(name, known) for name in choice.planes}
+    marked_configs = rewritten_configs(checkpoint, lambda raw, name: mark_encoding(raw, name, marked))
+    return Output(
+        "compress",
+        options.wanted(Layout.HF),
+        shards,
+        plain_files(checkpoint) + marked_configs + _hf_index(checkpoint, choice, earlier, shards),
+        renderer,
+        facts=asdict(choice),
+    )
+
+
+def _hf_index(checkpoint: Checkpoint, choice: _Choice, earlier: Earlier, shards: list[OutputShard]) -> list[SideFile]:
+    """The index with stored names: the source's order, or a new one where it has none and needs one."""
+    index, fmt = checkpoint.index, choice.fmt
+    if index is None and len(choice.shards) == 1:
+        return []
+    name = index.name if index else INDEX_NAME
+    if (kept := earlier.content(name)) is not None:
+        return [SideFile.new(name, kept)]
+    weight_map: dict[str, str] = {}
+    for tensor, shard in (index.weight_map if index else choice.names).items():
+        is_csf = tensor in choice.planes
+        stored = [tensor + fmt.fixed_suffix, tensor + fmt.exceptions_suffix] if is_csf else [tensor]
+        weight_map |= dict.fromkeys(stored, shard)
+    document = index_document(index, weight_map, sum(shard.size - len(shard.header) for shard in shards))
+    return [SideFile.new(name, render_json(document))]
+
+
+def _container_output(
+    checkpoint: Checkpoint,
+    options: CompressOptions,
+    configs: Mapping[str, Any],
+    choice: _Choice,
+    earlier: Earlier,  # noqa: ARG001 (nothing here is made of shards that may be gone but by `choice`)
+    shards: list[OutputShard],
+    renderer: EncodingRenderer,
+) -> Output:
+    index = checkpoint.index
+    files = plain_files(checkpoint) + config_files(checkpoint)
+    files += [SideFile(index.name, checkpoint.root / index.name)] if index else []
+    side_files = [replace(file, folder=METADATA) for file in files]
+    origin = find_origin(checkpoint, choice.fmt, model_type(configs.get(CONFIG_FILES[0])), options.origin)
+
+    def documents(_: Mapping[str, Record], folder: Path) -> list[SideFile]:
+        return container_documents(
+            folder,
+            choice.fmt,
+            origin,
+            [_row(folder, name) for name in choice.shards],
+            choice.names,
+            choice.scales(),
+            side_files,
+            source_index=index.name if index else None,
+            is_proved=True,
+        )
+
+    return Output(
+        "compress",
+        options.wanted(Layout.CONTAINER),
+        shards,
+        side_files,
+        renderer,
+        documents,
+        documents_bytes=sum(2 * len(shard.header) for shard in shards) + RECORD_BYTES * len(choice.planes),
+        document_names=DOCUMENTS | {f"{RECEIPTS}/{name}.json" for name in choice.shards},
+        wants_hashes=True,
+        proof_bytes=sum(shard.size for shard in checkpoint.shards),
+        facts=asdict(choice),
+    )
+
+
+def _row(folder: Path, file: str) -> ShardRow:
+    """What the receipt that was written with a shard states of it."""
+    name = f"{RECEIPTS}/{file}.json"
+    return read_row(load_json(folder / name, name), name)

@@ -1,6 +1,6 @@
-"""Removing source shards while a checkpoint is expanded, for disks without room for both copies.
+"""Removing source shards while another checkpoint is made of them, for disks without room for both copies.
 
-A source shard goes only when every dense shard that needs it is written, synced, read back from the disk and
+A source shard goes only when every new shard that needs it is written, synced, read back from the disk and
 found right. What is about to go is recorded first, so that a run killed midway knows what is missing on purpose.
 """
 
@@ -9,14 +9,13 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from csf_tool.checkpoint.logical import DenseShard
 from csf_tool.checkpoint.model import Checkpoint, Shard
-from csf_tool.disk.hashing import sha256_of
 from csf_tool.disk.own_files import OWN_FOLDER
 from csf_tool.disk.paths import safe_relative
 from csf_tool.disk.reader import RandomReader, drop_cache
 from csf_tool.errors import EnvironmentFault, UsageError
-from csf_tool.write.journal import Journal, consumed_shards, is_complete
+from csf_tool.write.journal import Journal, Record, consumed_shards, is_complete
+from csf_tool.write.output import OutputShard
 
 
 def require_consumable(checkpoint: Checkpoint) -> None:
@@ -50,7 +49,7 @@ def finish_removal(source: Path, destination: Path) -> bool:
     """Do what a run left undone that was killed while it removed the last source shards; whether there was one.
 
     Raises:
-        UsageError: a shard in `source` is not the one that was expanded.
+        UsageError: a shard in `source` is not the one that the run has read.
     """
     if not is_complete(destination):
         return False
@@ -66,17 +65,19 @@ def finish_removal(source: Path, destination: Path) -> bool:
 
 
 class Consumer:
-    """Removes source shards of one expansion as soon as nothing needs them any more."""
+    """Removes source shards of one run as soon as nothing needs them any more."""
 
-    def __init__(self, shards: list[DenseShard], journal: Journal, is_right: Callable[[DenseShard], bool]) -> None:
+    def __init__(
+        self, shards: list[OutputShard], journal: Journal, right_record: Callable[[OutputShard], Record | None]
+    ) -> None:
         self._journal = journal
-        self._is_right = is_right
+        self._right_record = right_record
         self._needed_by = _needs(shards)
         self._sources = {source.name: source for shard in shards for source in shard.sources}
         self.removed: list[str] = []
 
-    def shard_done(self, shard: DenseShard) -> None:
-        """A dense shard has its name: read it back, and remove the sources that only it still needed.
+    def shard_done(self, shard: OutputShard) -> None:
+        """A new shard has its name: read it back, and remove the sources that only it still needed.
 
         Raises:
             EnvironmentFault: what the disk gives back is not what was written; nothing is removed.
@@ -107,19 +108,18 @@ class Consumer:
             del self._needed_by[name]
             self.removed.append(name)
 
-    def _read_back(self, shard: DenseShard) -> None:
+    def _read_back(self, shard: OutputShard) -> None:
         path = self._journal.path_of(shard.name)
         with RandomReader(path, shard.name) as reader:
             drop_cache(reader.fileno(), 0, 0)  # the whole file: the disk is asked, not the cache
-        right = sha256_of(path, shard.name) == shard.sha256 if shard.sha256 else self._is_right(shard)
-        if not right:
+        if self._right_record(shard) is None:
             raise EnvironmentFault(
                 f"{shard.name}: the disk does not give back what was written: its source is kept; check the disk"
             )
 
 
-def _needs(shards: list[DenseShard]) -> dict[str, set[str]]:
-    """The dense shards that each stored shard waits for; those with a dense shard in common wait for all of theirs."""
+def _needs(shards: list[OutputShard]) -> dict[str, set[str]]:
+    """The new shards that each source shard waits for; those with a new shard in common wait for all of theirs."""
     needed_by: dict[str, set[str]] = {}
     for shard in shards:
         waiting = {shard.name}

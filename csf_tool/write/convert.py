@@ -5,12 +5,12 @@ made anew, from the headers.
 """
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from csf_tool.checkpoint import container_documents as documents
 from csf_tool.checkpoint.config import (
     CONFIG_FILES,
     covering_recipe,
@@ -20,28 +20,24 @@ from csf_tool.checkpoint.config import (
     serving_config,
     strip_encoding,
 )
-from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, TENSORS, ShardRow
-from csf_tool.checkpoint.container_documents import StatedOrigin
+from csf_tool.checkpoint.container import METADATA, TENSORS, ShardRow
+from csf_tool.checkpoint.container_documents import StatedOrigin, find_origin
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, index_document, read_index
-from csf_tool.checkpoint.logical import DenseShard, Range, dense_index, dense_tensors, new_index, own_shards
+from csf_tool.checkpoint.logical import Range, dense_index, dense_tensors, new_index, own_shards
 from csf_tool.checkpoint.model import Checkpoint, Layout, Shard
 from csf_tool.checkpoint.names import module_of
-from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.codec.formats import CsfFormat
-from csf_tool.disk.hashing import Hashing, sha256_of
+from csf_tool.codec.formats import CsfFormat, format_by_name
 from csf_tool.disk.headers import render_header
 from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.progress import Progress
-from csf_tool.running.jobs import should_drop_cache
+from csf_tool.progress import OnBytes, Progress
 from csf_tool.text import count
-from csf_tool.write.destination import Destination
-from csf_tool.write.fetch import bytes_to_fetch, fetched, room_to_fetch
-from csf_tool.write.fingerprint import fingerprint
-from csf_tool.write.journal import Journal, Record, Run
-from csf_tool.write.shard_writer import write_parts, write_side_file
+from csf_tool.write.container import DOCUMENTS, RECORD_BYTES, container_documents
+from csf_tool.write.engine import Earlier, WriteOptions, Written, require_sound, write
+from csf_tool.write.journal import Record
+from csf_tool.write.output import Output, OutputShard
 
 HEADERS_UNKNOWN = (
     "unknown: converted from the Hugging Face layout, so the original shards cannot be restored bit for bit; "
@@ -58,250 +54,90 @@ class Target(StrEnum):
     SERVING = "serving"
 
 
-@dataclass
-class Converted:
-    """What `convert` wrote."""
-
-    source: str
-    destination: str
-    target: Target
-    shards: list[str] = field(default_factory=list)
-    linked: list[str] = field(default_factory=list)
-    other_files: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    bytes_written: int = 0
-    seconds: float = 0.0
-
-
 @dataclass(frozen=True)
 class ConvertOptions:
-    """What the user asks for beside the target."""
+    """What to write beside the target: how, is in `WriteOptions`."""
 
-    link: bool = False
     checkpoint_root: str | None = None
     origin: StatedOrigin = field(default_factory=StatedOrigin)
-    ignore_space: bool = False
+
+    def wanted(self, target: Target) -> dict[str, Any]:
+        """What two runs must have in common for one to go on from the other."""
+        return {"to": target.value, "checkpoint_root": self.checkpoint_root, **asdict(self.origin)}
+
+
+@dataclass(kw_only=True)
+class Converted(Written):
+    """What `convert` wrote."""
+
+    target: Target
 
 
 @dataclass(frozen=True)
-class _ShardCopy:
-    """A shard under its new name and with its new header; its data are copied as they are."""
+class _Facts:
+    """What the result states of all of the source, as JSON, for a run that goes on without some of its shards.
 
-    source: Shard
-    name: str
-    header: bytes
-    is_unchanged: bool
+    `shards` are their file names; `names`, the shard of every dense tensor; `scales`, the dense and the stored bytes
+    of every plane.
+    """
 
-    @property
-    def size(self) -> int:
-        return len(self.header) + self.source.size - self.source.header.data_start
-
-    def parts(self) -> list[memoryview | Range]:
-        return [memoryview(self.header), Range(self.source, self.source.header.data_start, self.source.size)]
+    format: str
+    shards: list[str]
+    names: dict[str, str]
+    scales: list[tuple[int, int]]
 
 
 def convert(
-    checkpoint: Checkpoint, destination: Path, target: Target, options: ConvertOptions, progress: Progress
+    checkpoint: Checkpoint,
+    destination: Path,
+    target: Target,
+    options: ConvertOptions,
+    progress: Progress,
+    how: WriteOptions | None = None,
 ) -> Converted:
-    """Write `checkpoint` in another layout into the new or empty folder `destination`.
+    """Write `checkpoint` in another layout into the folder `destination`, new, empty, or left by such a run.
 
     Raises:
         UsageError: the layouts do not go together, or the destination cannot be right.
         CheckpointError: the checkpoint is broken.
         EnvironmentFault: not enough room, or the system cannot write.
     """
-    return _Conversion(checkpoint, destination, target, options, progress).run()
+    begun, how = time.monotonic(), how or WriteOptions()
+    earlier = Earlier.at(destination, checkpoint, how)
+    require_sound(checkpoint, earlier.consumed, "not converted")
+    facts = _Facts(**earlier.facts) if earlier.facts else _facts(checkpoint)
+    _require_convertible(checkpoint, target, format_by_name(facts.format), how)
+    checkpoint.fetch_side_files()
+    notes: list[str] = []
+    if target is Target.HF:
+        output = _hf_output(checkpoint, facts, earlier, options, notes)
+    elif target is Target.CONTAINER:
+        output = _container_output(checkpoint, facts, earlier, options)
+        notes.append(f"source headers: {HEADERS_UNKNOWN}")
+    else:
+        output = _serving_output(checkpoint, facts, options)
+    written = write(output, checkpoint, destination, progress, how, begun)
+    copied = len(written.shards) - len(written.linked) - len(written.resumed_shards)
+    if how.link and copied:
+        why = "their headers change, they are on the Hub, or the file system does not link"
+        notes.append(f"{count(copied, 'shard')} copied, not linked: {why}")
+    return Converted(**vars(written) | {"notes": notes}, target=target)
 
 
-class _Conversion:
-    """One run."""
-
-    def __init__(
-        self, checkpoint: Checkpoint, destination: Path, target: Target, options: ConvertOptions, progress: Progress
-    ) -> None:
-        self._begun = time.monotonic()
-        self._fmt = _only_format(checkpoint)
-        _refuse(checkpoint, target, self._fmt)
-        checkpoint.fetch_side_files()
-        self._checkpoint = checkpoint
-        self._options = options
-        self._progress = progress
-        self._folder = Destination(destination, checkpoint.root)
-        self._drop_cache = should_drop_cache(checkpoint, None)
-        self.result = Converted(checkpoint.label, str(destination), target)
-
-    def run(self) -> Converted:
-        """Write everything."""
-        target = self.result.target
-        if target is Target.HF:
-            self._to_hf()
-        elif target is Target.CONTAINER:
-            self._to_container()
-        else:
-            self._to_serving()
-        self._journal.close()
-        self._say_what_is_not_linked()
-        self.result.seconds = time.monotonic() - self._begun
-        return self.result
-
-    def _say_what_is_not_linked(self) -> None:
-        copied = len(self.result.shards) - len(self.result.linked)
-        if self._options.link and copied:
-            why = "their headers change, they are on the Hub, or the file system does not link"
-            self.result.notes.append(f"{count(copied, 'shard')} copied, not linked: {why}")
-
-    def _to_hf(self) -> None:
-        slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in self._checkpoint.planes}
-        shards = [_copy(shard, shard.file, {}, slabs) for shard in self._checkpoint.shards]
-        configs = self._marked_configs()
-        files = plain_files(self._checkpoint) + configs + [self._stored_index(shards)]
-        self._start(shards, files)
-        for shard in shards:
-            self._write_shard(shard)
-        self._write_side_files(files)
-
-    def _marked_configs(self) -> list[SideFile]:
-        """The configs with a mark on every recipe whose planes are all CSF."""
-        configs = {f.name: load_json(f.path, f.name) for f in config_files(self._checkpoint)}
-        known = {recipe.module for config in configs.values() for recipe in recipes(config)}
-        covering = {module_of(p.name): covering_recipe(module_of(p.name), known) for p in self._checkpoint.planes}
-        mixed = {covering_recipe(module_of(p.name), known) for p in self._checkpoint.dense_planes}
-        if bare := sorted(module for module, recipe in covering.items() if recipe is None):
-            self.result.notes.append(
-                f"no recipe covers {bare[0]} (of {len(bare)} modules): readers that go by recipes will not find it"
-            )
-        marked = {recipe for recipe in covering.values() if recipe} - mixed
-        if half := sorted({recipe for recipe in covering.values() if recipe} & mixed):
-            raise UsageError(f"--to hf: some scales of {half[0]} are dense, and a mark stands for a whole module")
-        return rewritten_configs(self._checkpoint, lambda raw, name: mark_encoding(raw, name, marked))
-
-    def _stored_index(self, shards: list[_ShardCopy]) -> SideFile:
-        """The index of the stored names, in the order of the source's index where there is one."""
-        placed = {t.name: shard.name for shard in shards for t in shard.source.header}
-        streams = {p.name: (p.fixed.tensor.name, p.exceptions.tensor.name) for p in self._checkpoint.planes}
-        root = model_root(self._checkpoint)
-        name = find_index(root)
-        index = read_index(root, name) if name else None
-        weight_map: dict[str, str] = {}
-        for dense in index.weight_map if index else ():
-            for stored in streams.get(dense, (dense,)):
-                if stored not in placed:
-                    raise CheckpointError(f"{name}: lists {dense}, which no shard holds")
-                weight_map[stored] = placed[stored]
-        if index is None:
-            weight_map = dict(sorted(placed.items()))
-        document = index_document(index, weight_map, sum(shard.source.header.nbytes for shard in shards))
-        return SideFile(name or INDEX_NAME, root / (name or INDEX_NAME), render_json(document))
-
-    def _to_container(self) -> None:
-        fmt = self._fmt
-        marks = {"schema": fmt.schema, "codec": fmt.codec}
-        shards = [_copy(shard, f"{TENSORS}/{shard.file}", marks, {}) for shard in self._checkpoint.shards]
-        dense = own_shards(self._checkpoint, dense_tensors(self._checkpoint).values())
-        configs = rewritten_configs(self._checkpoint, strip_encoding)
-        files = plain_files(self._checkpoint) + configs + self._dense_index(list(dense.values()))
-        self._start(shards, files)
-        rows = [ShardRow(shard.source.file, shard.size, self._write_shard(shard)) for shard in shards]
-        self._write_side_files(files, f"{METADATA}/")
-        hashes = {f.name: sha256_of(self._folder.path / METADATA / f.name, f.name) for f in files}
-        origin = self._origin()
-        names = {t.name: shard.file for shard in self._checkpoint.shards for t in dense[shard.name].tensors}
-        planes = self._checkpoint.planes
-        for name in (MANIFEST, CONTRACT):  # of an attempt that was interrupted from here on
-            self._journal.forget(name)
-        self._folder.write(CONTRACT, render_json(documents.contract(fmt, origin, len(planes), None, names)))
-        scales = [(p.dense_bytes, p.csf_bytes) for p in planes]
-        manifest = documents.manifest(fmt, origin, rows, hashes, None, scales, HEADERS_UNKNOWN)
-        self._folder.write(MANIFEST, render_json(manifest))
-        self.result.notes.append(f"source headers: {HEADERS_UNKNOWN}")
-
-    def _origin(self) -> documents.Origin:
-        config = next((load_json(f.path, f.name) for f in config_files(self._checkpoint)), None)
-        return documents.find_origin(self._checkpoint, self._fmt, model_type(config), self._options.origin)
-
-    def _dense_index(self, dense: list[DenseShard]) -> list[SideFile]:
-        """The index that the dense checkpoint will have: a container keeps the source's."""
-        index = self._checkpoint.index
-        name = index.name if index else INDEX_NAME
-        document = dense_index(index, dense) if index else new_index(dense)
-        return [SideFile(name, self._checkpoint.root / name, render_json(document))]
-
-    def _to_serving(self) -> None:
-        root = self._options.checkpoint_root or str(self._checkpoint.root.resolve())
-        files = plain_files(self._checkpoint)
-        for f in config_files(self._checkpoint):
-            content = None
-            if f.name == CONFIG_FILES[0]:
-                config = load_json(f.path, f.name)
-                if not isinstance(config, dict):
-                    raise CheckpointError(f"{f.name}: not a JSON object")
-                content = render_json(serving_config(config, self._fmt, root))
-            files.append(SideFile(f.name, f.path, content))
-        if (name := find_index(model_root(self._checkpoint))) is not None:
-            files.append(SideFile(name, model_root(self._checkpoint) / name))
-        self._start([], files)
-        self._write_side_files(files)
-
-    def _start(self, shards: list[_ShardCopy], files: list[SideFile]) -> None:
-        there = Journal(self._folder.path)
-        left = [shard for shard in shards if not there.finished(shard.name)]
-        sources = [shard.source for shard in left]
-        beside = sum(f.size for f in files)
-        if not self._options.ignore_space:
-            copied = sum(shard.size for shard in left if not self._is_to_link(shard))
-            self._folder.require_space(copied + beside + room_to_fetch(sources, 1))
-        wanted = {"to": self.result.target.value, "checkpoint_root": self._options.checkpoint_root}
-        run = Run("convert", fingerprint(self._checkpoint), wanted | asdict(self._options.origin))
-        self._journal = Journal.open(self._folder.path, run, alone=True)
-        self.result.bytes_written = beside
-        self._progress.start("convert", sum(shard.size for shard in left) + beside + bytes_to_fetch(sources))
-
-    def _is_to_link(self, shard: _ShardCopy) -> bool:
-        return self._options.link and shard.is_unchanged and not shard.source.remote
-
-    def _write_shard(self, shard: _ShardCopy) -> str | None:
-        """Link or copy a shard, unless an interrupted run has; its SHA-256 where a container needs it."""
-        self.result.shards.append(shard.name)
-        is_container = self.result.target is Target.CONTAINER
-        if done := self._journal.finished(shard.name):
-            return done.sha256 or (sha256_of(self._folder.path / shard.name, shard.name) if is_container else None)
-        self._journal.forget_damaged(shard.name)
-        hashing = Hashing() if is_container else None
-        if self._is_to_link(shard):
-            record = Record(shard.size, sha256_of(shard.source.path, shard.source.name) if hashing else None)
-            self._journal.finish(shard.name, record)
-            if self._folder.link(shard.name, shard.source.path):
-                self.result.linked.append(shard.name)
-                self._progress.advance(shard.size)
-                return record.sha256
-        with (
-            fetched([shard.source], self._journal.fetch_folder(shard.name), self._progress.advance) as copies,
-            Readers(copies) as readers,
-            self._folder.create(shard.name, shard.size) as file,
-        ):
-            write_parts(file, shard.parts(), readers, hashing, self._progress.advance, self._drop_cache)
-            record = Record(shard.size, hashing.hexdigest() if hashing else None)
-            file.on_complete = lambda: self._journal.finish(shard.name, record)
-        self.result.bytes_written += shard.size
-        return record.sha256
-
-    def _write_side_files(self, files: list[SideFile], prefix: str = "") -> None:
-        for file in files:
-            write_side_file(file, self._folder, self._progress, self._journal, prefix)
-            self.result.other_files.append(prefix + file.name)
-
-
-def _only_format(checkpoint: Checkpoint) -> CsfFormat:
+def _facts(checkpoint: Checkpoint) -> _Facts:
     if not checkpoint.planes:
         raise UsageError(f"{checkpoint.label}: holds no CSF planes ({checkpoint.kind}); csf-tool compress makes some")
     if len(checkpoint.formats) > 1:
         raise UsageError(f"{checkpoint.label}: holds planes of two formats; a container or config states one")
-    return checkpoint.formats[0]
+    return _Facts(
+        checkpoint.formats[0].name,
+        [shard.file for shard in checkpoint.shards],
+        {name: tensor.home.file for name, tensor in dense_tensors(checkpoint).items()},
+        [(plane.dense_bytes, plane.csf_bytes) for plane in checkpoint.planes],
+    )
 
 
-def _refuse(checkpoint: Checkpoint, target: Target, fmt: CsfFormat) -> None:
-    if found := errors(checkpoint.problems):
-        raise CheckpointError(f"{checkpoint.label}: not converted: {found[0]}")
+def _require_convertible(checkpoint: Checkpoint, target: Target, fmt: CsfFormat, how: WriteOptions) -> None:
     is_container = checkpoint.layout is Layout.CONTAINER
     if target is Target.HF and not fmt.has_hf_readers:
         raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout")
@@ -314,13 +150,150 @@ def _refuse(checkpoint: Checkpoint, target: Target, fmt: CsfFormat) -> None:
     names = [shard.file for shard in checkpoint.shards]
     if len(set(names)) < len(names):
         raise UsageError(f"{checkpoint.label}: two shards of one file name in different folders")
+    if how.consume_source and (how.link or target is Target.SERVING):
+        raise UsageError("--consume-source: what --link and --to serving give needs the source's shards")
 
 
-def _copy(shard: Shard, name: str, marks: dict[str, str], shapes: Mapping[str, tuple[int, ...]]) -> _ShardCopy:
+def _hf_output(
+    checkpoint: Checkpoint, facts: _Facts, earlier: Earlier, options: ConvertOptions, notes: list[str]
+) -> Output:
+    slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in checkpoint.planes}
+    shards = [_copied_shard(shard, shard.file, {}, slabs) for shard in checkpoint.shards]
+    side_files = plain_files(checkpoint) + _marked_configs(checkpoint, earlier, notes)
+    side_files.append(_stored_index(checkpoint, earlier, shards))
+    wanted = options.wanted(Target.HF)
+    return Output("convert", wanted, shards, side_files, CopyingRenderer(), facts=asdict(facts))
+
+
+def _marked_configs(checkpoint: Checkpoint, earlier: Earlier, notes: list[str]) -> list[SideFile]:
+    """The configs with a mark on every recipe whose planes are all CSF; `notes` hear of planes without a recipe."""
+    files = config_files(checkpoint)
+    known = {recipe.module for file in files for recipe in recipes(load_json(file.path, file.name))}
+    covering = {module_of(p.name): covering_recipe(module_of(p.name), known) for p in checkpoint.planes}
+    mixed = {covering_recipe(module_of(p.name), known) for p in checkpoint.dense_planes}
+    if bare := sorted(module for module, recipe in covering.items() if recipe is None):
+        of = f"{bare[0]} (of {len(bare)} modules)"
+        notes.append(f"no recipe covers {of}: readers that go by recipes will not find it")
+    if half := sorted({recipe for recipe in covering.values() if recipe} & mixed):
+        raise UsageError(f"--to hf: some scales of {half[0]} are dense, and a mark stands for a whole module")
+    marked = {recipe for recipe in covering.values() if recipe}
+
+    def mark(raw: bytes, name: str) -> bytes:
+        kept = earlier.content(name)
+        return mark_encoding(raw, name, marked) if kept is None else kept
+
+    return rewritten_configs(checkpoint, mark)
+
+
+def _stored_index(checkpoint: Checkpoint, earlier: Earlier, shards: list[OutputShard]) -> SideFile:
+    """The index of the stored names, in the order of the source's index where there is one."""
+    root = model_root(checkpoint)
+    found = find_index(root)
+    name = found or INDEX_NAME
+    if (kept := earlier.content(name)) is not None:
+        return SideFile.new(name, kept)
+    placed = {tensor.name: shard.file for shard in checkpoint.shards for tensor in shard.header}
+    streams = {p.name: (p.fixed.tensor.name, p.exceptions.tensor.name) for p in checkpoint.planes}
+    index = read_index(root, name) if found else None
+    weight_map: dict[str, str] = {}
+    for dense in index.weight_map if index else ():
+        for stored in streams.get(dense, (dense,)):
+            if stored not in placed:
+                raise CheckpointError(f"{name}: lists {dense}, which no shard holds")
+            weight_map[stored] = placed[stored]
+    if index is None:
+        weight_map = dict(sorted(placed.items()))
+    document = index_document(index, weight_map, sum(shard.size - len(shard.header) for shard in shards))
+    return SideFile.new(name, render_json(document))
+
+
+def _container_output(checkpoint: Checkpoint, facts: _Facts, earlier: Earlier, options: ConvertOptions) -> Output:
+    fmt = format_by_name(facts.format)
+    marks = {"schema": fmt.schema, "codec": fmt.codec}
+    shards = [_copied_shard(shard, f"{TENSORS}/{shard.file}", marks, {}) for shard in checkpoint.shards]
+    files = plain_files(checkpoint) + rewritten_configs(checkpoint, strip_encoding)
+    side_files = [replace(file, folder=METADATA) for file in [*files, _dense_index(checkpoint, earlier)]]
+    config = next((load_json(file.path, file.name) for file in config_files(checkpoint)), None)
+    origin = find_origin(checkpoint, fmt, model_type(config), options.origin)
+
+    def documents(records: Mapping[str, Record], folder: Path) -> list[SideFile]:
+        found = {file: earlier.record(f"{TENSORS}/{file}", records) for file in facts.shards}
+        rows = [ShardRow(file, record.size, record.sha256) for file, record in found.items()]
+        return container_documents(
+            folder, fmt, origin, rows, facts.names, facts.scales, side_files, note=HEADERS_UNKNOWN
+        )
+
+    return Output(
+        "convert",
+        options.wanted(Target.CONTAINER),
+        shards,
+        side_files,
+        CopyingRenderer(),
+        documents,
+        documents_bytes=RECORD_BYTES * len(facts.scales),
+        document_names=DOCUMENTS,
+        wants_hashes=True,
+        facts=asdict(facts),
+    )
+
+
+def _dense_index(checkpoint: Checkpoint, earlier: Earlier) -> SideFile:
+    """The index that the dense checkpoint will have: a container keeps the source's."""
+    index = checkpoint.index
+    name = index.name if index else INDEX_NAME
+    if (kept := earlier.content(f"{METADATA}/{name}")) is not None:
+        return SideFile.new(name, kept)
+    dense = list(own_shards(checkpoint, dense_tensors(checkpoint).values()).values())
+    return SideFile.new(name, render_json(dense_index(index, dense) if index else new_index(dense)))
+
+
+def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -> Output:
+    root = options.checkpoint_root or str(checkpoint.root.resolve())
+    files = plain_files(checkpoint)
+    for file in config_files(checkpoint):
+        content = None
+        if file.name == CONFIG_FILES[0]:
+            config = load_json(file.path, file.name)
+            if not isinstance(config, dict):
+                raise CheckpointError(f"{file.name}: not a JSON object")
+            content = render_json(serving_config(config, format_by_name(facts.format), root))
+        files.append(replace(file, content=content))
+    if (name := find_index(model_root(checkpoint))) is not None:
+        files.append(SideFile(name, model_root(checkpoint) / name))
+    return Output("convert", options.wanted(Target.SERVING), [], files, CopyingRenderer())
+
+
+def _copied_shard(shard: Shard, name: str, marks: dict[str, str], shapes: Mapping[str, tuple[int, ...]]) -> OutputShard:
     """The shard with `marks` in its metadata and the given shapes; its header stays as it is where it can."""
     metadata = shard.header.metadata | marks
-    entries = [(t.name, t.dtype, shapes.get(t.name, t.shape), t.nbytes) for t in shard.header]
+    data = Range(shard, shard.header.data_start, shard.size)
     if metadata == shard.header.metadata and all(shapes.get(t.name, t.shape) == t.shape for t in shard.header):
         with shard.open() as reader:
-            return _ShardCopy(shard, name, bytes(reader.read(0, shard.header.data_start)), is_unchanged=True)
-    return _ShardCopy(shard, name, render_header(metadata, entries), is_unchanged=False)
+            header = bytes(reader.read(0, shard.header.data_start))
+        return OutputShard(name, header, (data,), shard.size, (shard,), copy_of=shard)
+    header = render_header(metadata, [(t.name, t.dtype, shapes.get(t.name, t.shape), t.nbytes) for t in shard.header])
+    return OutputShard(name, header, (data,), len(header) + data.end - data.begin, (shard,))
+
+
+class CopyingRenderer:
+    """Gives shards a new header; their data are copied as they are."""
+
+    def render(self, shard: OutputShard, readers: Readers) -> "_Copying":  # noqa: ARG002 (see Renderer)
+        """See `csf_tool.write.output.Renderer`."""
+        return _Copying(shard)
+
+
+@dataclass(frozen=True)
+class _Copying:
+    _shard: OutputShard
+
+    def __iter__(self) -> Iterator[memoryview | Range]:
+        yield memoryview(self._shard.header)
+        yield from (part for part in self._shard.parts if isinstance(part, Range))
+
+    def receipt(self, sha256: str | None) -> SideFile | None:  # noqa: ARG002 (see Rendering)
+        """None: nobody knows the originals here."""
+        return None
+
+    def prove(self, path: Path, readers: Readers, on_bytes: OnBytes) -> None:
+        """Nothing was made anew but the header."""

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -63,8 +64,16 @@ class Destination:
         """
         return cast(BinaryIO, tempfile.TemporaryFile(dir=self._existing(), buffering=0))
 
-    def create(self, name: str, nbytes: int = 0) -> "NewFile":
+    def create(
+        self,
+        name: str,
+        nbytes: int = 0,
+        on_complete: Callable[[Path], None] = lambda _: None,
+        is_there: Callable[[], bool] = lambda: False,
+    ) -> NewFile:
         """A file of about `nbytes` to be written under the relative path `name`; use as a context manager.
+
+        `on_complete` and `is_there` are those of `NewFile`.
 
         Raises:
             CheckpointError: the name is one that csf-tool keeps for itself.
@@ -76,7 +85,8 @@ class Destination:
         target = self.path / name
         try:
             self._make_folder(target.parent)
-            return NewFile(target, name, 0 if self._keep_cache else nbytes)
+            nbytes = 0 if self._keep_cache else nbytes
+            return NewFile(target, name, nbytes, on_complete=on_complete, is_there=is_there)
         except OSError as error:
             raise writing_fault(name, error) from error
 

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,15 +59,23 @@ class Record:
 class Journal:
     """The journal of one destination."""
 
-    def __init__(self, destination: Path) -> None:
+    def __init__(self, destination: Path, *, keep_cache: bool = False) -> None:
+        """Of the destination at a path; with `keep_cache`, its large files go through the page cache, too."""
         self._destination = destination
+        self._files = Destination(destination, keep_cache=keep_cache)
         self._folder = Destination(destination / OWN_FOLDER)
         self._held: BinaryIO | None = None
         self._was_closing = False
 
     @classmethod
     def open(
-        cls, destination: Path, run: Run, *, alone: bool = False, beside: Collection[str] | None = None
+        cls,
+        destination: Path,
+        run: Run,
+        *,
+        alone: bool = False,
+        beside: Collection[str] | None = None,
+        keep_cache: bool = False,
     ) -> "Journal":
         """The journal of `run`: that of an interrupted one, or a new one in a new or empty folder.
 
@@ -79,7 +87,7 @@ class Journal:
             CheckpointError: the journal is damaged.
             EnvironmentFault: another process has it, or the system cannot write.
         """
-        journal = cls(destination)
+        journal = cls(destination, keep_cache=keep_cache)
         held = journal._enter(run, beside, wait=not alone)
         try:
             # Looked at once: another process that closes the run has let go of the lock, and removes this next.
@@ -112,6 +120,9 @@ class Journal:
     @contextmanager
     def exclusive(self) -> Iterator[bool]:
         """Keep other runs that ask for it out; whether the journal is there still, for another may have closed it."""
+        if self._held:  # this run has kept them out from its beginning
+            yield True
+            return
         try:
             held = self._acquire(wait=True)
         except FileNotFoundError:
@@ -143,6 +154,24 @@ class Journal:
     def bytes_there(self, names: Iterable[str]) -> int:
         """Bytes of those files that an interrupted run left finished: they need no room again."""
         return sum(record.size for name in names if (record := self.finished(name)))
+
+    def create(self, name: str, nbytes: int, prove: Callable[[Path], Record]) -> NewFile:
+        """A file of about `nbytes` to be written under `name`, recorded before it gets its name.
+
+        `prove` is called with the temporary path when the file is complete and synced; it gives the record, or raises.
+        If another process of the same run has finished the file by then, its file stays.
+        """
+        return self._files.create(
+            name,
+            nbytes,
+            on_complete=lambda path: self.finish(name, prove(path)),
+            is_there=lambda: self.finished(name) is not None,
+        )
+
+    def link(self, name: str, source: Path, record: Record) -> bool:
+        """Make `name` a hard link to a file, recorded first; whether the file system allows it."""
+        self.finish(name, record)
+        return self._files.link(name, source)
 
     def finish(self, name: str, record: Record) -> None:
         """Note that a file is complete and synced, and about to get its name."""
@@ -265,8 +294,33 @@ class Journal:
         elif beside is not None:
             if foreign := [name for name in relative_files(self._destination) if name not in beside]:
                 raise UsageError(f"{self._destination}: has {foreign[0]} in it, which is no file of the result")
-        elif self._destination.is_dir() and any(p.name != OWN_FOLDER for p in self._destination.iterdir()):
-            Destination(self._destination).require_empty()
+        else:
+            self.require_begun_or_empty()
+
+    def require_begun_or_empty(self) -> None:
+        """Check that nothing is in the folder that a run has not put there; another may be making its journal now.
+
+        Raises:
+            UsageError: something is.
+        """
+        if has_journal(self._destination) or not self._destination.is_dir():
+            return
+        if any(path.name != OWN_FOLDER for path in self._destination.iterdir()):
+            self._files.require_empty()
+
+    def run(self) -> Run | None:
+        """The run that it is the journal of; None where there is none.
+
+        Raises:
+            CheckpointError: the journal is damaged.
+        """
+        found = self._description()
+        if found is None:
+            return None
+        try:
+            return Run(str(found["operation"]), str(found["source"]), dict(found["options"]))
+        except (ValueError, TypeError, LookupError) as error:
+            raise CheckpointError(f"{OWN_FOLDER}/{DESCRIPTION}: does not say what it is the journal of") from error
 
     def _description(self) -> dict[str, Any] | None:
         """What the journal says that it is of; None where there is none. Who closes a run moves it, then removes it."""

@@ -13,7 +13,6 @@ from csf_tool.checkpoint.logical import (
     merge_ranges,
     original_shard,
     own_shards,
-    shard_bytes,
 )
 from csf_tool.checkpoint.model import Checkpoint, Plane
 from csf_tool.checkpoint.open import open_checkpoint
@@ -49,11 +48,16 @@ def dense_files(checkpoint: Checkpoint) -> dict[str, bytes]:
     files = {}
     with Readers() as readers:
         for shard in dense_shards(checkpoint):
-            read = [readers.streams(plane) for plane in shard.planes]
-            scales = iter(
-                reference.decode(s.plane.fmt, s.fixed, s.exceptions, rows=s.plane.rows, cols=s.plane.cols) for s in read
-            )
-            files[shard.name] = b"".join(bytes(piece) for piece in shard_bytes(shard, readers, scales))
+            pieces = [shard.header]
+            for part in shard.parts:
+                if isinstance(part, Range):
+                    pieces.append(bytes(readers[part.shard].read(part.begin, part.end)))
+                    continue
+                streams = readers.streams(part)
+                rows, cols = part.rows, part.cols
+                scales = reference.decode(part.fmt, streams.fixed, streams.exceptions, rows=rows, cols=cols)
+                pieces.append(scales.tobytes())
+            files[shard.name] = b"".join(pieces)
             assert len(files[shard.name]) == shard.size
     return files
 

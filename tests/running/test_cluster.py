@@ -17,6 +17,7 @@ from csf_tool.cli import app
 from csf_tool.errors import CheckpointError, EnvironmentFault
 from csf_tool.progress import Silent
 from csf_tool.running.cluster import RemoteDecoder, cluster_executor
+from csf_tool.write.engine import WriteOptions
 from csf_tool.write.expand import Expanded, expand
 from tests.building import tree
 
@@ -62,7 +63,9 @@ def test_a_shard_of_a_worker_that_dies_is_written_elsewhere(
     client.run(exec, SLOW, {})
     with cluster_executor(cluster.scheduler_address) as executor, ThreadPoolExecutor(1) as here:
         opened = open_checkpoint(sample("nvfp4-csf-hf").absolute())
-        running = here.submit(expand, opened, tmp_path / "out", RemoteDecoder("cpu"), Silent(), None, executor)
+        running = here.submit(
+            expand, opened, tmp_path / "out", RemoteDecoder("cpu"), Silent(), WriteOptions(executor=executor)
+        )
         partial = wait_for_partial(tmp_path / "out", running)
         os.kill(int(partial.name.rsplit("-", 2)[-2]), signal.SIGKILL)
         done = running.result(timeout=120)
@@ -92,7 +95,9 @@ def test_errors_of_a_worker_arrive_as_they_are(copied: Copied, tmp_path: Path, c
         cluster_executor(cluster.scheduler_address) as executor,
         pytest.raises(CheckpointError, match="the rebuilt shard's SHA-256"),
     ):
-        expand(open_checkpoint(source), tmp_path / "out", RemoteDecoder("cpu"), Silent(), None, executor)
+        expand(
+            open_checkpoint(source), tmp_path / "out", RemoteDecoder("cpu"), Silent(), WriteOptions(executor=executor)
+        )
 
 
 def test_no_scheduler_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Silent
 from csf_tool.prove.verify import verify
 from csf_tool.write.compress import Compressed, CompressOptions, compress
+from csf_tool.write.engine import WriteOptions
 from csf_tool.write.expand import expand
 from csf_tool.write.selection import Rules
 from tests.building import tree
@@ -37,8 +38,9 @@ def run(
     rules: Rules | None = None,
     origin: StatedOrigin | None = None,
 ) -> Compressed:
-    options = CompressOptions(layout, rules or Rules(), origin or StatedOrigin(), jobs=2)
-    return compress(open_checkpoint(source), to, options, NumpyEncoder(), NumpyDecoder(), Silent())
+    options = CompressOptions(layout, rules or Rules(), origin or StatedOrigin())
+    how = WriteOptions(jobs=2)
+    return compress(open_checkpoint(source), to, options, NumpyEncoder(), NumpyDecoder(), Silent(), how)
 
 
 def meaning(folder: Path) -> dict[str, object]:
@@ -296,8 +298,9 @@ def test_every_byte_of_the_source_is_read_once(
     really_read = RandomReader.read_into
     monkeypatch.setattr(RandomReader, "read_into", read_into)
     monkeypatch.setattr(NewFile, "copy", copy)
-    options = CompressOptions(layout, Rules(keep_larger=True), jobs=2)
-    compress(source, tmp_path / "out", options, NumpyEncoder(), NumpyDecoder(), Silent())
+    options = CompressOptions(layout, Rules(keep_larger=True))
+    how = WriteOptions(jobs=2)
+    compress(source, tmp_path / "out", options, NumpyEncoder(), NumpyDecoder(), Silent(), how)
     for shard in source.shards:
         at = shard.header.data_start
         for begin, end in sorted(r for r in read[shard.name] if r != (0, at)):
@@ -315,7 +318,7 @@ def test_streams_that_do_not_give_back_the_scales_are_not_written(sample: Sample
                 encoded.fixed[0, 0] ^= 1
                 yield encoded
 
-    options = CompressOptions(Layout.CONTAINER, jobs=1)
+    options = CompressOptions(Layout.CONTAINER)
     with pytest.raises(CheckpointError, match=r"weight_scale: what was encoded does not give back the original scales"):
         compress(open_checkpoint(sample("nvfp4-dense")), tmp_path / "out", options, Wrong(), NumpyDecoder(), Silent())
     assert not list((tmp_path / "out").rglob("*.safetensors"))

@@ -17,7 +17,8 @@ from csf_tool.cli import app
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import EnvironmentFault
 from csf_tool.progress import Silent
-from csf_tool.write.expand import ExpandOptions, expand
+from csf_tool.write.engine import WriteOptions
+from csf_tool.write.expand import expand
 from csf_tool.write.journal import is_complete
 from tests.building import tree
 
@@ -128,7 +129,7 @@ def test_a_disk_that_gives_back_other_bytes_keeps_the_source(
     monkeypatch.setattr(Path, "rename", damaging)
     before = shards(source)
     with pytest.raises(EnvironmentFault, match="does not give back what was written"):
-        options = ExpandOptions(consume_source=True)
+        options = WriteOptions(consume_source=True)
         expand(open_checkpoint(source), tmp_path / "out", NumpyDecoder(), Silent(), options)
     assert shards(source) == before
 

@@ -17,6 +17,7 @@ from csf_tool.progress import Silent
 from csf_tool.prove.identity import Basis, find_identity
 from csf_tool.prove.verify import verify
 from csf_tool.write.convert import Converted, ConvertOptions, Target, convert
+from csf_tool.write.engine import WriteOptions
 from tests.building import tree
 
 Sample = Callable[[str], Path]
@@ -25,8 +26,9 @@ Copied = Callable[..., Path]
 FIRST = "model-00001-of-00003.safetensors"
 
 
-def run(source: Path, to: Path, target: Target, **options: object) -> Converted:
-    return convert(open_checkpoint(source), to, target, ConvertOptions(**options), Silent())  # type: ignore[arg-type]
+def run(source: Path, to: Path, target: Target, *, link: bool = False, checkpoint_root: str | None = None) -> Converted:
+    options, how = ConvertOptions(checkpoint_root), WriteOptions(link=link)
+    return convert(open_checkpoint(source), to, target, options, Silent(), how)
 
 
 def test_there_and_back_is_the_identity_on_tensors(sample: Sample, tmp_path: Path) -> None:
@@ -111,9 +113,9 @@ def test_progress_adds_up_and_links_are_not_written_bytes(copied: Copied, tmp_pa
         def advance(self, nbytes: int) -> None:
             self.done += nbytes
 
-    progress, options = Count(), ConvertOptions(link=link)
+    progress, how = Count(), WriteOptions(link=link)
     source = open_checkpoint(copied("nvfp4-csf-container"))
-    done = convert(source, tmp_path / "out", Target.HF, options, progress)
+    done = convert(source, tmp_path / "out", Target.HF, ConvertOptions(), progress, how)
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
     assert progress.total == progress.done == sum(sizes.values())
     assert done.bytes_written == sum(size for name, size in sizes.items() if name not in done.linked)

@@ -1,4 +1,4 @@
-"""Writing one file: a shard from parts, some of which the kernel may copy, or a file beside the shards."""
+"""Bytes into a new file: parts of a shard, some of which the kernel may copy, and files beside the shards."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,8 +10,7 @@ from csf_tool.checkpoint.streams import Readers
 from csf_tool.disk.hashing import Hashing
 from csf_tool.disk.new_file import NewFile
 from csf_tool.disk.reader import RandomReader
-from csf_tool.progress import OnBytes, Progress
-from csf_tool.write.destination import Destination
+from csf_tool.progress import OnBytes
 from csf_tool.write.journal import Journal, Record
 
 _FORGET_BYTES = 64 << 20
@@ -45,6 +44,15 @@ def dropping_cache(wanted: bool, on_bytes: OnBytes, *files: _Forgets) -> Iterato
     forget()
 
 
+def pieces(parts: Iterable[memoryview | Range], readers: Readers) -> Iterator[memoryview]:
+    """The bytes of parts in pieces of bounded size; each is valid until the next but one."""
+    for part in parts:
+        if isinstance(part, Range):
+            yield from readers[part.shard].chunks(part.begin, part.end)
+        else:
+            yield part
+
+
 def write_parts(
     file: NewFile,
     parts: Iterable[memoryview | Range],
@@ -66,28 +74,23 @@ def write_parts(
             if isinstance(part, Range) and hashing is None:
                 file.copy(readers[part.shard], part.begin, part.end, advance)
                 continue
-            for piece in readers[part.shard].chunks(part.begin, part.end) if isinstance(part, Range) else (part,):
+            for piece in pieces([part], readers):
                 file.write(piece)
                 if hashing:
                     hashing.update(piece)
                 advance(len(piece))
 
 
-def write_side_file(
-    side_file: SideFile, folder: Destination, progress: Progress, journal: Journal, prefix: str = ""
-) -> None:
-    """Write it into `folder`, under `prefix`, unless an earlier run has; links become ordinary files."""
-    name = prefix + side_file.name
-    size = side_file.size
+def write_side_file(side_file: SideFile, journal: Journal) -> int:
+    """Write a file unless an earlier run has; how many bytes were written. Links become ordinary files."""
+    name, size = side_file.target, side_file.size
     if journal.finished(name):
-        return
+        return 0
     journal.forget_damaged(name)
-    with folder.create(name) as new:
-        new.on_complete = lambda: journal.finish(name, Record(size))
-        new.is_there = lambda: journal.finished(name) is not None
+    with journal.create(name, 0, lambda _: Record(size)) as new:
         if side_file.content is not None:
             new.write(side_file.content)
         else:
             with RandomReader(side_file.path, side_file.name) as reader:
                 new.write_all(reader.chunks(0, size))
-    progress.advance(size)
+    return size

@@ -1,0 +1,42 @@
+"""What the reports of `expand`, `compress` and `convert` have in common."""
+
+from typing import Any
+
+from csf_tool.text import count, size
+from csf_tool.write.engine import Written
+
+
+def written_json(written: Written) -> dict[str, Any]:
+    """The fields of the JSON document that all three have."""
+    return {
+        "source": written.source,
+        "destination": written.destination,
+        "shards": written.shards,
+        "resumed_shards": written.resumed_shards,
+        "adopted_files": written.adopted_files,
+        "missing_shards": written.missing,
+        "removed_sources": written.removed_sources,
+        "other_files": written.other_files,
+        "notes": written.notes,
+        "bytes_written": written.bytes_written,
+        "seconds": round(written.seconds, 3),
+    }
+
+
+def written_lines(written: Written) -> list[str]:
+    """Sentences on files that this run found there, and on what is still to be done."""
+    lines = []
+    if written.resumed_shards:
+        lines.append(f"{count(len(written.resumed_shards), 'shard')} of them had been finished by an earlier run.")
+    if written.adopted_files:
+        lines.append(f"Kept {count(len(written.adopted_files), 'file')} that lay there already, each compared.")
+    if written.removed_sources:
+        lines.append(f"Removed {count(len(written.removed_sources), 'source shard')}, each after its proof.")
+    if written.missing:
+        lines.append(f"Not complete yet: {count(len(written.missing), 'shard')} left for other parts to write.")
+    return lines
+
+
+def rate(written: Written) -> str:
+    """How fast a run was."""
+    return f"{size(int(written.bytes_written / written.seconds))}/s" if written.seconds else "at once"

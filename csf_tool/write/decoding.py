@@ -1,0 +1,58 @@
+"""Shards whose planes are decoded on their way: what `expand` writes, and what proves a container."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from csf_tool.checkpoint.logical import DenseShard, Range
+from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.coders.decoder import Decoder
+from csf_tool.progress import OnBytes
+from csf_tool.write.output import OutputShard, Part
+
+
+def decoded_shard(shard: DenseShard) -> OutputShard:
+    """The dense shard as one to write."""
+    return OutputShard(shard.name, shard.header, shard.parts, shard.size, tuple(shard.sources), shard.sha256)
+
+
+def decode_parts(parts: Sequence[Part], readers: Readers, decoder: Decoder) -> Iterator[memoryview | Range]:
+    """Parts of a shard in order, each plane as its dense scales.
+
+    Raises:
+        StreamError: the streams of a plane break a rule of the format.
+    """
+    decoded = decoder.decode(readers.streams(p).require_decodable() for p in parts if isinstance(p, Plane))
+    for part in parts:  # the decoder gives the planes in this order, too
+        yield part if isinstance(part, Range) else next(decoded).scales.data.cast("B")
+
+
+@dataclass(frozen=True)
+class DecodingRenderer:
+    """Decodes the planes of shards."""
+
+    decoder: Decoder
+
+    def render(self, shard: OutputShard, readers: Readers) -> "_Decoding":
+        """See `csf_tool.write.output.Renderer`."""
+        return _Decoding(shard, readers, self.decoder)
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    _shard: OutputShard
+    _readers: Readers
+    _decoder: Decoder
+
+    def __iter__(self) -> Iterator[memoryview | Range]:
+        yield memoryview(self._shard.header)
+        yield from decode_parts(self._shard.parts, self._readers, self._decoder)
+
+    def receipt(self, sha256: str | None) -> SideFile | None:  # noqa: ARG002 (see Rendering)
+        """No file goes with a dense shard."""
+        return None
+
+    def prove(self, path: Path, readers: Readers, on_bytes: OnBytes) -> None:
+        """Nothing more than its SHA-256 can be known of the original, and the engine compares that."""

@@ -1,0 +1,207 @@
+"""Shards whose block scales are encoded on their way: what `compress` writes, its receipts, and their proof."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from csf_tool.checkpoint import container_documents as documents
+from csf_tool.checkpoint.container import RECEIPTS, TENSORS, Receipt, ScaleReceipt, ShardRow
+from csf_tool.checkpoint.logical import DenseShard, Range, dense_tensors, merge_ranges, original_shard
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Shard, Stored
+from csf_tool.checkpoint.planes import find_planes
+from csf_tool.checkpoint.problems import errors
+from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.codec import reference
+from csf_tool.codec.formats import CsfFormat
+from csf_tool.coders.decoder import Decoder
+from csf_tool.coders.encoder import Encoded, Encoder, read_scales
+from csf_tool.disk.headers import read_header, render_header
+from csf_tool.disk.json_files import render_json
+from csf_tool.disk.reader import RandomReader
+from csf_tool.errors import CheckpointError
+from csf_tool.progress import OnBytes
+from csf_tool.write.copy import pieces
+from csf_tool.write.decoding import decode_parts
+from csf_tool.write.kept_streams import KeptStreams
+from csf_tool.write.output import OutputShard
+from csf_tool.write.selection import csf_bytes
+
+
+def encoded_shard(
+    shard: Shard, chosen: Mapping[str, DensePlane], exceptions: Mapping[str, int], layout: Layout, fmt: CsfFormat
+) -> OutputShard:
+    """What becomes of a dense shard: `chosen` planes, with so many exceptions each, turn into streams."""
+    entries: list[tuple[str, str, tuple[int, ...], int]] = []
+    sources: list[Located | DensePlane] = []
+    for tensor in shard.header:
+        if plane := chosen.get(tensor.name):
+            entries += _stream_entries(plane, exceptions[plane.name])
+            sources.append(plane)
+        else:
+            entries.append((tensor.name, tensor.dtype, tensor.shape, tensor.nbytes))
+            sources.append(Located(shard, tensor))
+    metadata = dict(shard.header.metadata) or {"format": "pt"}
+    if layout is Layout.CONTAINER:
+        metadata |= {"schema": fmt.schema, "codec": fmt.codec}
+    header = render_header(metadata, entries)
+    name = f"{TENSORS}/{shard.name}" if layout is Layout.CONTAINER else shard.name
+    size = len(header) + sum(nbytes for *_, nbytes in entries)
+    return OutputShard(name, header, tuple(merge_ranges(sources)), size, (shard,))
+
+
+def _stream_entries(plane: DensePlane, exceptions: int) -> list[tuple[str, str, tuple[int, ...], int]]:
+    """The header entries of a plane's streams."""
+    fmt = plane.fmt
+    nbytes, shape = fmt.fixed_bytes(plane.rows, plane.cols), fmt.fixed_shape(plane.rows, plane.cols)
+    return [
+        (plane.name + fmt.fixed_suffix, "U8", shape, nbytes),
+        (plane.name + fmt.exceptions_suffix, "U32", (exceptions,), csf_bytes(plane, exceptions) - nbytes),
+    ]
+
+
+def require_lossless(encoded: Encoded) -> None:
+    """Check that streams give back the scales that they were made of.
+
+    Raises:
+        CheckpointError: they do not.
+    """
+    plane = encoded.plane
+    streams = encoded.fixed.reshape(-1), encoded.exceptions
+    scales = reference.decode(plane.fmt, *streams, rows=plane.rows, cols=plane.cols)
+    if scales.tobytes() != encoded.scales.tobytes():
+        name = plane.scale.shard.name
+        raise CheckpointError(f"{name}: {plane.name}: what was encoded does not give back the original scales")
+
+
+def _decode(plane: DensePlane, data: memoryview) -> memoryview:
+    """The dense scales of a plane from its two streams, fixed before exceptions."""
+    size = plane.fmt.fixed_bytes(plane.rows, plane.cols)
+    fixed, exceptions = np.frombuffer(data[:size], np.uint8), reference.exception_words(data[size:])
+    return reference.decode(plane.fmt, fixed, exceptions, rows=plane.rows, cols=plane.cols).data.cast("B")
+
+
+@dataclass(frozen=True)
+class EncodingRenderer:
+    """Encodes the planes of shards, or takes the streams that were kept when their exceptions were counted.
+
+    With a `prover`, every shard gets a receipt and is proved: it is rebuilt, with that decoder, from what was written.
+    """
+
+    encoder: Encoder
+    exceptions: Mapping[str, int]
+    kept: KeptStreams | None
+    prover: Decoder | None
+
+    def render(self, shard: OutputShard, readers: Readers) -> "_Encoding":
+        """See `csf_tool.write.output.Renderer`."""
+        return _Encoding(self, shard, readers)
+
+    def streams(self, planes: list[DensePlane], readers: Readers) -> Iterator[memoryview]:
+        """The two streams of each plane, fixed before exceptions.
+
+        Raises:
+            CheckpointError: a plane has another number of exceptions than when they were counted.
+        """
+        if self.kept and self.kept.has(planes):
+            yield from map(self.kept.read, planes)
+            return
+        for encoded in self.encoder.encode(read_scales(readers, planes)):
+            require_lossless(encoded)
+            plane = encoded.plane
+            if len(encoded.exceptions) != self.exceptions[plane.name]:
+                raise CheckpointError(f"{plane.scale.shard.name}: {plane.name}: changed since it was measured")
+            yield memoryview(encoded.fixed.tobytes() + encoded.exceptions.tobytes())
+
+
+class _Encoding:
+    """One shard being encoded. Where it gets a receipt, all of its source's bytes pass through here."""
+
+    def __init__(self, renderer: EncodingRenderer, shard: OutputShard, readers: Readers) -> None:
+        self._renderer, self._shard, self._readers = renderer, shard, readers
+        [self._source] = shard.sources
+        self._source_header = b""
+        self._source_hash = hashlib.sha256()
+        self._scales: dict[str, ScaleReceipt] = {}
+
+    def __iter__(self) -> Iterator[memoryview | Range]:
+        gets_receipt = self._renderer.prover is not None
+        yield memoryview(self._shard.header)
+        if gets_receipt:
+            self._source_header = bytes(self._readers[self._source].read(0, self._source.header.data_start))
+            self._source_hash.update(self._source_header)
+        planes = [part for part in self._shard.parts if isinstance(part, DensePlane)]
+        streams = self._renderer.streams(planes, self._readers)
+        for part in self._shard.parts:
+            if isinstance(part, DensePlane):
+                data = next(streams)
+                if gets_receipt:
+                    self._note_scales(part, data)
+                yield data
+            elif isinstance(part, Range) and gets_receipt:
+                for piece in self._readers[part.shard].chunks(part.begin, part.end):
+                    self._source_hash.update(piece)
+                    yield piece
+            elif isinstance(part, Range):
+                yield part
+
+    def _note_scales(self, plane: DensePlane, data: memoryview) -> None:
+        """Take in the dense scales of a plane for the receipt."""
+        scales = _decode(plane, data)
+        self._source_hash.update(scales)
+        fixed = plane.fmt.fixed_bytes(plane.rows, plane.cols)
+        self._scales[plane.name] = ScaleReceipt(
+            name=plane.name,
+            dtype=plane.scale.tensor.dtype,
+            shape=(plane.rows, plane.cols),
+            fixed_bytes=fixed,
+            exception_bytes=len(data) - fixed,
+            source_bytes=plane.dense_bytes,
+            source_sha256=hashlib.sha256(scales).hexdigest(),
+        )
+
+    def _receipt(self, sha256: str | None) -> Receipt:
+        source = self._source
+        row = ShardRow(source.name, self._shard.size, sha256, source.size, self._source_hash.hexdigest())
+        return Receipt(row, self._source_header, self._scales)
+
+    def receipt(self, sha256: str | None) -> SideFile | None:
+        """The receipt of the shard, once all has passed and the stored shard's hash is known."""
+        if self._renderer.prover is None:
+            return None
+        found = self._receipt(sha256)
+        document = documents.receipt(found.row, found.source_header, found.scales.values())
+        return SideFile.new(f"{RECEIPTS}/{self._source.name}.json", render_json(document))
+
+    def prove(self, path: Path, readers: Readers, on_bytes: OnBytes) -> None:
+        """Rebuild the original shard from the file that was written, and compare its hash.
+
+        Raises:
+            CheckpointError: it is not the original.
+        """
+        if self._renderer.prover is None:
+            return
+        receipt = self._receipt(None)
+        original = _original(path, self._shard.name, receipt)
+        hasher = hashlib.sha256(original.header)
+        for piece in pieces(decode_parts(original.parts, readers, self._renderer.prover), readers):
+            hasher.update(piece)
+            on_bytes(len(piece))
+        if hasher.hexdigest() != original.sha256:
+            raise CheckpointError(f"{self._shard.name}: what was written does not give back the original shard")
+
+
+def _original(path: Path, name: str, receipt: Receipt) -> DenseShard:
+    """The original of the shard in a file, as that file and the receipt give it."""
+    with RandomReader(path, name) as reader:
+        status = os.fstat(reader.fileno())
+        shard = Shard(name, path, status.st_size, status.st_mtime_ns, read_header(reader, status.st_size))
+    written = Checkpoint(path.parent, path.parent, Layout.CONTAINER, shards=[shard])
+    written.plane_table, problems = find_planes(Stored([shard]), receipt.scales)
+    if found := errors(problems):
+        raise CheckpointError(f"what was just written is not sound: {found[0]}")
+    return original_shard(receipt, dense_tensors(written))

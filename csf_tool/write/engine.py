@@ -1,0 +1,440 @@
+"""Writing an `Output` into a destination: the one way in which `expand`, `compress` and `convert` write.
+
+Shards are independent: each is one job, on threads here or on whatever executor is given, and a journal in the
+destination remembers which are finished. The files beside them, which make a folder look like a checkpoint, are
+written when all shards are there.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from csf_tool.checkpoint.container import MANIFEST, VERIFICATION
+from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.problems import errors, first_of
+from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.disk.hashing import Hashing, sha256_of
+from csf_tool.disk.json_files import parse_json, render_json
+from csf_tool.disk.reader import RandomReader
+from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.progress import OnBytes, Progress
+from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs, should_drop_cache
+from csf_tool.write.adopt import adopt
+from csf_tool.write.consume import Consumer, require_consumable
+from csf_tool.write.copy import dropping_cache, pieces, write_parts, write_side_file
+from csf_tool.write.destination import Destination
+from csf_tool.write.fetch import bytes_to_fetch, fetched, room_to_fetch
+from csf_tool.write.fingerprint import fingerprint
+from csf_tool.write.journal import Journal, Record, Run, consumed_shards
+from csf_tool.write.output import Output, OutputShard, Renderer
+
+_FACTS = "facts"
+"""What `Output.facts` are kept as while source shards go."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which shards a run does by itself: the `number`-th of `of` shares, counted from 1."""
+
+    number: int = 1
+    of: int = 1
+
+    @classmethod
+    def parse(cls, text: str | None) -> "Share":
+        """The share that "3/8" names; all of it for None.
+
+        Raises:
+            UsageError: it is no such text.
+        """
+        if text is None:
+            return cls()
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise UsageError(f"--shards {text}: give I/N with I from 1 to N, like 3/8")
+        return cls(int(match[1]), int(match[2]))
+
+    def takes(self, i: int) -> bool:
+        """Whether the i-th shard, from 0, is in this share."""
+        return i % self.of == self.number - 1
+
+
+NOTHING = Share(0, 1)
+"""The share without shards: only the files beside them are left to do."""
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How a run goes about writing. With an `executor`, shards are jobs of a cluster."""
+
+    jobs: int = field(default_factory=default_jobs)
+    share: Share = Share()
+    recheck: bool = False
+    drop_cache: bool | None = None
+    """Whether files are kept out of the page cache; None: large new ones are, and all when they would fill memory."""
+    consume_source: bool = False
+    ignore_space: bool = False
+    adopt: bool = False
+    link: bool = False
+    executor: Executor | None = None
+
+
+@dataclass(kw_only=True)
+class Written:
+    """What a run wrote, or found finished by an earlier one.
+
+    `missing` are shards that other shares of the work have still to write; without any, the checkpoint is complete.
+    `proved_shards` have the SHA-256 that was known beforehand. `bytes_written` are this run's own.
+    """
+
+    source: str
+    destination: str
+    shards: list[str] = field(default_factory=list)
+    resumed_shards: list[str] = field(default_factory=list)
+    adopted_files: list[str] = field(default_factory=list)
+    proved_shards: list[str] = field(default_factory=list)
+    linked: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    removed_sources: list[str] = field(default_factory=list)
+    other_files: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    bytes_written: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier run into the same destination left: which source shards it removed, and what it kept of them."""
+
+    consumed: Mapping[str, tuple[int, int]]
+    facts: dict[str, Any] | None
+    _journal: Journal
+
+    @classmethod
+    def at(cls, destination: Path, checkpoint: Checkpoint, options: WriteOptions) -> "Earlier":
+        """What lies in the destination of a run that is about to begin.
+
+        Raises:
+            UsageError: the destination cannot be right.
+            CheckpointError: what an earlier run kept is damaged.
+        """
+        Destination(destination, checkpoint.root)
+        journal = Journal(destination)
+        if not options.adopt:
+            journal.require_begun_or_empty()
+        raw = journal.kept(_FACTS)
+        return cls(consumed_shards(destination), parse_json(raw, _FACTS) if raw else None, journal)
+
+    def content(self, name: str) -> bytes | None:
+        """What a file beside the shards is to hold: by now headers may be gone that it was made from."""
+        return self._journal.kept(name)
+
+    def record(self, name: str, records: Mapping[str, Record]) -> Record:
+        """The record of a shard that this run or an earlier one has written.
+
+        Raises:
+            CheckpointError: the shard is not there as it was written.
+        """
+        record = records.get(name) or self._journal.finished(name)
+        if record is None:
+            raise CheckpointError(f"{name}: was written by an earlier run, and is not there any more")
+        return record
+
+
+def require_sound(
+    checkpoint: Checkpoint, consumed: Mapping[str, object], refusal: str, excused: Iterable[str] = ()
+) -> None:
+    """Refuse a checkpoint at fault; faults in the files `excused` stop nothing.
+
+    Shards that an earlier run removed are missing on purpose, and a container's totals no longer fit: that run had
+    seen everything whole.
+
+    Raises:
+        CheckpointError: there is a fault.
+    """
+    known = {*excused, *consumed, *((MANIFEST, VERIFICATION) if consumed else ())}
+    if found := [problem for problem in errors(checkpoint.problems) if problem.file not in known]:
+        raise CheckpointError(f"{checkpoint.label}: {refusal}: {first_of(found)}")
+
+
+@dataclass(frozen=True)
+class _ShardJob:
+    """What a job needs to write one shard."""
+
+    shard: OutputShard
+    renderer: Renderer
+    journal: Journal
+    wants_hash: bool
+    drop_cache: bool
+    link: bool
+
+
+def write(
+    output: Output, checkpoint: Checkpoint, destination: Path, progress: Progress, options: WriteOptions, begun: float
+) -> Written:
+    """Write an output that is made of `checkpoint` into the folder `destination`.
+
+    The folder is new, empty, or left by such a run. Shards that an interrupted run finished are not written again.
+    `begun` is the time, by `time.monotonic`, since when the run's seconds count.
+
+    Raises:
+        UsageError: the destination cannot be right, or the source's shards cannot be removed.
+        CheckpointError: a source is broken, or what was written is not what it must be: only good shards have names.
+        EnvironmentFault: not enough room, or the system cannot write.
+    """
+    if options.consume_source:
+        require_consumable(checkpoint)
+    folder = Destination(destination, checkpoint.root)
+    mine = [shard for i, shard in enumerate(output.shards) if options.share.takes(i)]
+    if not options.ignore_space:
+        folder.require_space(0 if options.consume_source else _room(output, mine, destination, options))
+    run = _Run(output, checkpoint, _open_journal(output, checkpoint, destination, options), progress, options)
+    run.write(mine)
+    run.written.seconds = time.monotonic() - begun
+    return run.written
+
+
+def _room(output: Output, mine: list[OutputShard], destination: Path, options: WriteOptions) -> int:
+    """Bytes of the whole output that are not there yet, and of the stored shards that are fetched meanwhile."""
+    there = Journal(destination)
+    new = [shard for shard in output.shards if not (options.link and _can_link(shard))]
+    sizes = {shard.name: shard.size for shard in new} | {file.target: file.size for file in output.side_files}
+    if options.adopt:
+        found = sum(path.stat().st_size for name in sizes if (path := destination / name).is_file())
+    else:
+        found = there.bytes_there(sizes)
+    sources = (source for shard in mine if not there.finished(shard.name) for source in shard.sources)
+    return sum(sizes.values()) + output.documents_bytes - found + room_to_fetch(sources, options.jobs)
+
+
+def _open_journal(output: Output, checkpoint: Checkpoint, destination: Path, options: WriteOptions) -> Journal:
+    """The journal of the run. A whole run on one machine keeps others out of its destination."""
+    files = [shard.name for shard in output.shards] + [file.target for file in output.side_files]
+    return Journal.open(
+        destination,
+        Run(output.operation, fingerprint(checkpoint, consumed_shards(destination)), output.options),
+        alone=options.share == Share() and options.executor is None,
+        beside={*files, *output.document_names} if options.adopt else None,
+        keep_cache=options.drop_cache is False,
+    )
+
+
+def _can_link(shard: OutputShard) -> bool:
+    return shard.copy_of is not None and not shard.copy_of.remote
+
+
+class _Run:
+    """One run of the engine, from the open journal on."""
+
+    def __init__(
+        self, output: Output, checkpoint: Checkpoint, journal: Journal, progress: Progress, options: WriteOptions
+    ) -> None:
+        self._output = output
+        self._journal = journal
+        self._progress = SharedProgress(progress, checkpoint)
+        self._options = options
+        self._drop_cache = should_drop_cache(checkpoint, options.drop_cache)
+        self.written = Written(source=checkpoint.label, destination=str(journal.path_of("")))
+        self._consumer = self._start_consuming() if options.consume_source else None
+
+    def _start_consuming(self) -> Consumer:
+        """Keep what is made from the whole source before any of it goes."""
+        self._journal.keep(_FACTS, render_json(self._output.facts))
+        for file in self._output.side_files:
+            if file.content is not None:
+                self._journal.keep(file.target, file.content)
+        return Consumer(self._output.shards, self._journal, self._right_record)
+
+    def write(self, mine: list[OutputShard]) -> None:
+        """Write the shards of this share, and all else when every shard is there."""
+        if self._options.adopt:
+            self.written.adopted_files = self._adopt([*mine, *self._output.side_files])
+        todo = [shard for shard in mine if not self._is_finished(shard)]
+        size = sum(shard.size for shard in todo) + sum(file.size for file in self._output.side_files)
+        to_fetch = sum(bytes_to_fetch(shard.sources) for shard in todo)
+        proof = self._output.proof_bytes * len(todo) // max(1, len(self._output.shards))
+        self._progress.start(self._output.operation, size + to_fetch + proof)
+        self._write_shards(todo)
+        self._finish_when_all_are_there()
+
+    def _is_finished(self, shard: OutputShard) -> bool:
+        """Whether an earlier run finished the shard; with `--recheck`, whether its bytes are still right."""
+        record = self._journal.finished(shard.name)
+        if record is None:
+            self._journal.forget_damaged(shard.name)
+            return False
+        if record.size != shard.size or (self._options.recheck and not self._right_record(shard)):
+            self._journal.forget(shard.name)
+            return False
+        if shard.name not in self.written.adopted_files:
+            self.written.resumed_shards.append(shard.name)
+        self._note(shard)
+        return True
+
+    def _right_record(self, shard: OutputShard) -> Record | None:
+        """The record of a shard whose file holds the bytes that it would be given again; None where it holds others.
+
+        A known hash says so; where there is none the bytes are made again, and compared.
+        """
+        path, folder = self._journal.path_of(shard.name), self._journal.fetch_folder(shard.name)
+        recorded = self._journal.finished(shard.name)
+        if known := shard.sha256 or (recorded.sha256 if recorded else None):
+            return Record(shard.size, known) if sha256_of(path, shard.name) == known else None
+        hashing = Hashing() if self._output.wants_hashes else None
+        with (
+            fetched(shard.sources, folder, lambda _: None) as copies,
+            Readers(copies) as readers,
+            RandomReader(path, shard.name) as written,
+        ):
+            rendering = self._output.renderer.render(shard, readers)
+            at = 0
+            for piece in pieces(rendering, readers):
+                found = written.read(at, at + len(piece))
+                if found != piece:
+                    return None
+                at += len(piece)
+                if hashing:
+                    hashing.update(memoryview(found))
+            record = Record(shard.size, hashing.hexdigest() if hashing else None)
+            receipt = rendering.receipt(record.sha256)
+            if receipt and not _lies_there(receipt, self._journal):
+                if self._journal.path_of(receipt.target).exists():
+                    return None
+                write_side_file(receipt, self._journal)
+            return record
+
+    def _adopt(self, files: Sequence[OutputShard | SideFile]) -> list[str]:
+        return adopt(files, self._journal, self._right_record, self._progress, self._options.jobs)
+
+    def _note(self, shard: OutputShard) -> None:
+        """A shard is complete under its name."""
+        if self._consumer:
+            self._consumer.shard_done(shard)
+        self.written.shards.append(shard.name)
+        if shard.sha256:
+            self.written.proved_shards.append(shard.name)
+
+    def _write_shards(self, todo: list[OutputShard]) -> None:
+        jobs = [
+            _ShardJob(
+                shard,
+                self._output.renderer,
+                self._journal,
+                self._output.wants_hashes,
+                self._drop_cache,
+                self._options.link and _can_link(shard),
+            )
+            for shard in todo
+        ]
+        executor = self._options.executor
+        if executor is None:
+            with local_executor(self._options.jobs) as pool:
+                work = partial(write_shard, on_bytes=self._progress.advance)
+                run_jobs(jobs, work, self._shard_done, pool, self._progress.stop)
+        else:
+            run_jobs(jobs, write_shard, self._shard_done, executor, self._progress.stop)
+        order = {shard.name: i for i, shard in enumerate(self._output.shards)}
+        for names in (self.written.shards, self.written.proved_shards, self.written.linked):
+            names.sort(key=order.__getitem__)
+
+    def _shard_done(self, job: _ShardJob, did: "_Did") -> None:
+        self._progress.advance(did.unreported)
+        self.written.bytes_written += did.bytes_written
+        if did.linked:
+            self.written.linked.append(job.shard.name)
+        self._note(job.shard)
+
+    def _finish_when_all_are_there(self) -> None:
+        """Write the other files and take the journal away, unless other shares have shards yet to write."""
+        with self._journal.exclusive() as is_there:
+            if not is_there:  # another share has finished everything
+                return
+            records = {shard.name: self._journal.finished(shard.name) for shard in self._output.shards}
+            self.written.missing = [name for name, record in records.items() if record is None]
+            if not self.written.missing:
+                self._finish({name: record for name, record in records.items() if record})
+
+    def _finish(self, records: Mapping[str, Record]) -> None:
+        for file in self._output.side_files:
+            self._write_side_file(file)
+            self._progress.advance(file.size)
+        documents = self._output.documents(records, self._journal.path_of(""))
+        if self._options.adopt:
+            self.written.adopted_files += self._adopt(documents)
+        for document in documents:
+            self._write_side_file(document)
+        if self._consumer:
+            self._consumer.finish()
+            self.written.removed_sources = self._consumer.removed
+        self._journal.close()
+
+    def _write_side_file(self, file: SideFile) -> None:
+        self.written.bytes_written += write_side_file(file, self._journal)
+        self.written.other_files.append(file.target)
+
+
+def _lies_there(file: SideFile, journal: Journal) -> bool:
+    """Whether a file of these bytes, put there by somebody else, has the name already."""
+    path = journal.path_of(file.target)
+    return path.is_file() and not path.is_symlink() and file.is_equal_to(path)
+
+
+@dataclass
+class _Did:
+    """What a job did: bytes written, bytes that nobody has been told of yet, and whether it made a hard link."""
+
+    bytes_written: int = 0
+    unreported: int = 0
+    linked: bool = False
+
+    def count(self, nbytes: int) -> None:
+        """Count bytes that are to be told of later: a cluster's worker has nobody to tell."""
+        self.unreported += nbytes
+
+
+def write_shard(job: _ShardJob, on_bytes: OnBytes | None = None) -> _Did:
+    """Write one shard under its name, complete, synced and proved.
+
+    Raises:
+        CheckpointError: the source is broken, or what was written is not what it must be.
+        EnvironmentFault: the system cannot read or write, or the source changed meanwhile.
+    """
+    shard, journal, did = job.shard, job.journal, _Did()
+    report = on_bytes or did.count
+    if journal.finished(shard.name):  # by another worker, which was lost before it could say so
+        report(shard.size)
+        return did
+    if job.link and shard.copy_of:
+        source = shard.copy_of
+        sha256 = sha256_of(source.path, source.name) if job.wants_hash else None
+        if journal.link(shard.name, source.path, Record(shard.size, sha256)):
+            report(shard.size)
+            did.linked = True
+            return did
+    hashing = Hashing() if job.wants_hash or shard.sha256 else None
+    with fetched(shard.sources, journal.fetch_folder(shard.name), report) as copies, Readers(copies) as readers:
+        rendering = job.renderer.render(shard, readers)
+
+        def prove(path: Path) -> Record:
+            sha256 = hashing.hexdigest() if hashing else None
+            if shard.sha256 and sha256 != shard.sha256:
+                raise CheckpointError(
+                    f"{shard.name}: the rebuilt shard's SHA-256 is {sha256}, "
+                    f"the original's is {shard.sha256}: not written"
+                )
+            with Readers() as written, dropping_cache(job.drop_cache, report, written) as advance:
+                rendering.prove(path, written, advance)
+            receipt = rendering.receipt(sha256)
+            if receipt and not _lies_there(receipt, journal):
+                did.bytes_written += write_side_file(receipt, journal)
+            return Record(shard.size, sha256)
+
+        with journal.create(shard.name, shard.size, prove) as file:
+            write_parts(file, rendering, readers, hashing, report, job.drop_cache)
+    did.bytes_written += shard.size
+    return did

@@ -1,0 +1,41 @@
+"""finish: what is left to do of a run when all of its shards are there."""
+
+from pathlib import Path
+
+from csf_tool.checkpoint.container_documents import StatedOrigin
+from csf_tool.checkpoint.model import Checkpoint, Layout
+from csf_tool.coders.decoder import Decoder
+from csf_tool.coders.encoder import Encoder
+from csf_tool.errors import UsageError
+from csf_tool.progress import Progress
+from csf_tool.write.compress import Compressed, CompressOptions, compress
+from csf_tool.write.convert import Converted, ConvertOptions, Target, convert
+from csf_tool.write.engine import NOTHING, WriteOptions
+from csf_tool.write.expand import Expanded, expand
+from csf_tool.write.journal import Journal
+from csf_tool.write.selection import Rules
+
+
+def finish(
+    checkpoint: Checkpoint, destination: Path, encoder: Encoder, decoder: Decoder, progress: Progress
+) -> Expanded | Compressed | Converted:
+    """Go on with the run whose journal lies in `destination`, but write no shard.
+
+    Raises:
+        UsageError: no unfinished run is there, or one of something else.
+        CheckpointError: the checkpoint is broken, or the journal is.
+        EnvironmentFault: the system cannot read or write.
+    """
+    run = Journal(destination).run()
+    if run is None:
+        raise UsageError(f"{destination}: holds no unfinished run")
+    how, wanted = WriteOptions(share=NOTHING), dict(run.options)
+    if run.operation == "expand":
+        return expand(checkpoint, destination, decoder, progress, how)
+    origin = StatedOrigin(**{key: wanted.pop(key) for key in ("family", "source_model_id", "source_revision")})
+    if run.operation == "convert":
+        target = Target(wanted.pop("to"))
+        return convert(checkpoint, destination, target, ConvertOptions(**wanted, origin=origin), progress, how)
+    layout = Layout(wanted.pop("layout"))
+    options = CompressOptions(layout, Rules(**wanted), origin)
+    return compress(checkpoint, destination, options, encoder, decoder, progress, how)

@@ -1,0 +1,84 @@
+"""What an operation is to produce: shards, the files beside them, and the documents that state what was written.
+
+`expand`, `compress` and `convert` each make an `Output`; `csf_tool.write.engine` writes it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from csf_tool.checkpoint.logical import Range
+from csf_tool.checkpoint.model import DensePlane, Plane, Shard
+from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.checkpoint.streams import Readers
+from csf_tool.progress import OnBytes
+from csf_tool.write.journal import Record
+
+Part = Range | Plane | DensePlane
+"""Bytes of a stored shard as they are, or a plane whose bytes a renderer makes: decoded, or encoded."""
+
+
+@dataclass(frozen=True)
+class OutputShard:
+    """A shard to write: its complete header, and what its data are made of, in order.
+
+    `sha256` is the hash that the whole file must have, where it is known beforehand. One that is a `copy_of` a stored
+    shard, header and all, may be a hard link to it.
+    """
+
+    name: str
+    header: bytes
+    parts: tuple[Part, ...]
+    size: int
+    sources: tuple[Shard, ...]
+    sha256: str | None = None
+    copy_of: Shard | None = None
+
+
+class Rendering(Protocol):
+    """The bytes of one shard on their way into a file. Iterate over it once, to the end, before asking it anything."""
+
+    def __iter__(self) -> Iterator[memoryview | Range]:
+        """The shard's bytes in order, its header first; a stored range may stand for its bytes."""
+
+    def receipt(self, sha256: str | None) -> SideFile | None:
+        """The file that goes with the shard, whose own hash is given; None where there is none."""
+
+    def prove(self, path: Path, readers: Readers, on_bytes: OnBytes) -> None:
+        """Check the complete file at `path`, which does not have its own name yet, and which `readers` may read.
+
+        Raises:
+            CheckpointError: it does not give back what it was made from.
+        """
+
+
+class Renderer(Protocol):
+    """Makes the bytes of shards. It travels to the workers of a cluster, so it can be pickled there."""
+
+    def render(self, shard: OutputShard, readers: Readers) -> Rendering:
+        """The bytes of a shard, whose sources `readers` reads."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a run is to produce.
+
+    `options` are what a run must have in common with one that it goes on from. `documents` are made last, of the
+    records of all shards and the folder that they are in; `documents_bytes` is about what they take. `facts` is what
+    all of this needs to know of source shards that `--consume-source` has removed by the time a run is started again.
+    """
+
+    operation: str
+    options: dict[str, Any]
+    shards: list[OutputShard]
+    side_files: list[SideFile]
+    renderer: Renderer
+    documents: Callable[[Mapping[str, Record], Path], Sequence[SideFile]] = lambda *_: ()
+    documents_bytes: int = 0
+    document_names: frozenset[str] = frozenset()
+    wants_hashes: bool = False
+    """Whether the documents state the shards' own hashes."""
+    proof_bytes: int = 0
+    """What `Rendering.prove` goes through, of all shards."""
+    facts: dict[str, Any] = field(default_factory=dict)

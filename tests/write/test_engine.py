@@ -1,0 +1,277 @@
+"""What every command that writes can do: jobs, parts, going on, adopting, rechecking, consuming, a cluster."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from csf_tool.cli import app
+from tests.building import tree
+
+Sample = Callable[[str], Path]
+Copied = Callable[..., Path]
+
+OPERATIONS = {
+    "expand hf": ("nvfp4-csf-hf", ["expand"]),
+    "expand container": ("mxfp4-csf-container", ["expand"]),
+    "compress hf": ("nvfp4-dense", ["compress"]),
+    "compress container": ("mxfp4-dense", ["compress"]),
+    "convert to container": ("nvfp4-csf-hf", ["convert", "--to", "container"]),
+    "convert to hf": ("nvfp4-csf-container", ["convert", "--to", "hf"]),
+}
+"""A sample, and the command that makes another checkpoint of it."""
+
+LAST = ("manifest.json", "model.safetensors.index.json", "config.json")
+
+CONSUME = ("--consume-source", "--yes", "--jobs", "1")
+
+every_operation = pytest.mark.parametrize("name", OPERATIONS)
+
+
+def argv(name: str, source: Path, out: Path, *more: str) -> list[str]:
+    operation, *options = OPERATIONS[name][1]
+    device = [] if operation == "convert" else ["--device", "cpu"]
+    return [operation, str(source), str(out), *options, *device, *more]
+
+
+def run(name: str, source: Path, out: Path, *more: str) -> Result:
+    return CliRunner().invoke(app, argv(name, source, out, *more))
+
+
+def done(name: str, source: Path, out: Path, *more: str) -> Result:
+    result = run(name, source, out, *more)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def report(name: str, source: Path, out: Path, *more: str) -> dict[str, list[str]]:
+    return dict(json.loads(done(name, source, out, *more, "--json").stdout))
+
+
+def shards(folder: Path) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.safetensors"))
+
+
+@pytest.fixture
+def whole(sample: Sample, tmp_path: Path) -> Callable[[str], dict[str, bytes]]:
+    """What the command gives when nothing happens."""
+
+    def make(name: str) -> dict[str, bytes]:
+        done(name, sample(OPERATIONS[name][0]), tmp_path / "whole", "--jobs", "1")
+        return tree(tmp_path / "whole")
+
+    return make
+
+
+Whole = Callable[[str], dict[str, bytes]]
+
+
+@every_operation
+def test_any_number_of_jobs_gives_the_same(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
+    done(name, sample(OPERATIONS[name][0]), tmp_path / "out", "--jobs", "3")
+    assert tree(tmp_path / "out") == whole(name)
+
+
+@every_operation
+def test_parts_one_after_another(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
+    source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
+    first = report(name, source, out, "--shards", "2/2")
+    assert first["missing_shards"]
+    assert not any((out / last).exists() for last in LAST), "looks like a checkpoint, and is not all there"
+    assert report(name, source, out, "--shards", "1/2")["missing_shards"] == []
+    assert tree(out) == whole(name)
+
+
+@every_operation
+def test_parts_at_once(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
+    source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
+    command = [sys.executable, "-m", "csf_tool", *argv(name, source, out, "--shards")]
+    running = [subprocess.Popen([*command, part], stderr=subprocess.PIPE, text=True) for part in ("1/2", "2/2")]
+    assert [process.communicate()[1] for process in running] == ["", ""]
+    assert [process.returncode for process in running] == [0, 0]
+    assert tree(out) == whole(name)
+
+
+KILLED = """
+import os, sys
+import csf_tool.write.engine as engine
+from csf_tool.cli import main
+
+def killed(*arguments):
+    os.kill(os.getpid(), 9)
+
+engine._Run._finish = killed  # all shards are there, and nothing else is
+main()
+"""
+
+
+@every_operation
+def test_finish_does_what_the_last_part_had_left_to_do(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
+    source, out, expected = sample(OPERATIONS[name][0]), tmp_path / "out", whole(name)
+    early = CliRunner().invoke(app, ["finish", str(source), str(out)])
+    assert (early.exit_code, "holds no unfinished run" in early.stderr) == (2, True)
+    done(name, source, out, "--shards", "1/2")
+    early = CliRunner().invoke(app, ["finish", str(source), str(out)])
+    assert (early.exit_code, "not complete: 1 shard missing, as " in early.stderr) == (3, True)
+    command = [sys.executable, "-c", KILLED, *argv(name, source, out, "--shards", "2/2")]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == -signal.SIGKILL
+    assert shards(out) == sorted(file for file in expected if file.endswith(".safetensors"))
+    result = CliRunner().invoke(app, ["finish", str(source), str(out), "--device", "cpu", "--json"])
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["schema"] == f"csf-tool.{name.split()[0]}/1"
+    assert tree(out) == expected
+
+
+@every_operation
+def test_adopted_files_stay_and_the_rest_is_written(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
+    source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
+    expected = whole(name)
+    shutil.copytree(tmp_path / "whole", out)
+    last = shards(out)[-1]
+    (out / last).unlink()
+    before = {name: (out / name).stat().st_ino for name in shards(out)}
+    found = report(name, source, out, "--adopt")
+    assert set(found["adopted_files"]) >= before.keys()
+    assert last not in found["adopted_files"]
+    assert {name: (out / name).stat().st_ino for name in before} == before
+    assert tree(out) == expected
+
+
+@every_operation
+def test_a_file_that_does_not_belong_there_is_named_and_stays(
+    sample: Sample, tmp_path: Path, whole: Whole, name: str
+) -> None:
+    source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
+    expected = whole(name)
+    [first, *_] = shards(tmp_path / "whole")
+    wrong = expected[first][:-1] + bytes([expected[first][-1] ^ 1])
+    (out / first).parent.mkdir(parents=True)
+    (out / first).write_bytes(wrong)
+    result = run(name, source, out, "--adopt")
+    assert (result.exit_code, f"{first}: does not belong there" in result.stderr) == (2, True)
+    assert (out / first).read_bytes() == wrong
+
+
+@every_operation
+def test_recheck_writes_a_finished_shard_again_that_was_damaged(
+    sample: Sample, tmp_path: Path, whole: Whole, name: str
+) -> None:
+    source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
+    done(name, source, out, "--shards", "1/2")
+    finished = shards(out)
+    with (out / finished[0]).open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\xee")
+    found = report(name, source, out, "--recheck")
+    assert found["resumed_shards"] == finished[1:]
+    assert tree(out) == whole(name)
+
+
+@every_operation
+def test_finished_shards_are_not_written_again(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
+    source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
+    done(name, source, out, "--shards", "1/2")
+    before = {name: (out / name).stat().st_ino for name in shards(out)}
+    found = report(name, source, out)
+    assert found["resumed_shards"] == sorted(before)
+    assert {name: (out / name).stat().st_ino for name in before} == before
+    assert tree(out) == whole(name)
+
+
+@every_operation
+def test_the_source_is_consumed(copied: Copied, tmp_path: Path, whole: Whole, name: str) -> None:
+    source, out = copied(OPERATIONS[name][0]), tmp_path / "out"
+    removed = shards(source)
+    assert sorted(report(name, source, out, *CONSUME)["removed_sources"]) == removed
+    assert shards(source) == []
+    assert tree(out) == whole(name)
+
+
+KILLED_AT = """
+import os, sys
+from pathlib import Path
+import csf_tool.write.journal as journal
+from csf_tool.cli import main
+
+steps = int(sys.argv.pop(1))
+
+def count(function):
+    def counted(*arguments, **options):
+        global steps
+        if steps == 0:
+            os.kill(os.getpid(), 9)
+        steps -= 1
+        return function(*arguments, **options)
+    return counted
+
+for step in ("consume", "finish", "keep", "complete", "close"):
+    setattr(journal.Journal, step, count(getattr(journal.Journal, step)))
+Path.unlink = count(Path.unlink)
+main()
+"""
+
+
+@pytest.mark.slow
+@every_operation
+def test_a_run_that_consumes_its_source_goes_on_from_what_is_left(
+    copied: Copied, tmp_path: Path, whole: Whole, name: str
+) -> None:
+    expected, steps, sample = whole(name), 0, OPERATIONS[name][0]
+    while True:
+        source, out = copied(sample, f"{steps}/{sample}"), tmp_path / f"out-{steps}"
+        command = argv(name, source, out, *CONSUME)
+        killed = subprocess.run(
+            [sys.executable, "-c", KILLED_AT, str(steps), *command], capture_output=True, check=False
+        )
+        if killed.returncode == 0:
+            break
+        written = {Path(shard).name for shard in shards(out)} if out.exists() else set()
+        left = {Path(shard).name for shard in shards(source)}
+        assert left | written == {Path(shard).name for shard in expected if shard.endswith(".safetensors")}, "lost"
+        done(name, source, out, *CONSUME)
+        assert tree(out) == expected, steps
+        assert shards(source) == []
+        steps += 1
+    assert steps > 10
+
+
+def test_what_needs_the_source_does_not_consume_it(copied: Copied, tmp_path: Path) -> None:
+    source = copied("nvfp4-csf-container")
+    for more in (["--to", "hf", "--link"], ["--to", "serving"]):
+        result = CliRunner().invoke(app, ["convert", str(source), str(tmp_path / "out"), *more, *CONSUME])
+        assert (result.exit_code, "needs the source's shards" in result.stderr) == (2, True)
+    assert len(shards(source)) == 3
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
+    ) as running:
+        yield running.scheduler_address
+
+
+@pytest.mark.slow
+@every_operation
+def test_a_cluster_gives_the_same(sample: Sample, tmp_path: Path, whole: Whole, cluster: str, name: str) -> None:
+    source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
+    result = done(name, source, out, "--cluster", cluster)
+    assert result.stderr == ""
+    assert tree(out) == whole(name)
+
+
+@every_operation
+def test_what_is_in_the_way_is_said_before_any_work(sample: Sample, tmp_path: Path, name: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").write_text("mine")
+    result = run(name, sample(OPERATIONS[name][0]), tmp_path / "out")
+    assert (result.exit_code, "is not empty; give a new or empty folder" in result.stderr) == (2, True)
+    assert tree(tmp_path / "out") == {"precious": b"mine"}
