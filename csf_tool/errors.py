@@ -1,13 +1,39 @@
-"""Every error kind of csf-tool, each with the exit code that the command line gives it.
+"""Every error of csf-tool, each class with the exit code that the command line gives it.
 
 A message is one line: what is wrong, in which file and tensor, expected and got, what to do.
 """
 
+from typing import Any, Self
+
+from csf_tool.codes import Code
+
 
 class CsfToolError(Exception):
-    """Base of all errors that csf-tool raises on purpose."""
+    """Base of all errors that csf-tool raises on purpose: what is wrong, of which kind, in which file and tensor.
+
+    `str` of it is all of that in one line but for the kind.
+    """
 
     exit_code = 1
+
+    def __init__(self, problem: str, code: Code, file: str = "", tensor: str = "") -> None:
+        super().__init__(": ".join([*filter(None, (file, tensor)), problem]))
+        self.problem = problem
+        self.code = code
+        self.file = file
+        self.tensor = tensor
+
+    @property
+    def fields(self) -> tuple[str, Code, str, str]:
+        """What an error of another class is made of that says the same."""
+        return self.problem, self.code, self.file, self.tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.fields
+
+    def within(self, part: str) -> Self:
+        """The same error, said to be in a part of its file."""
+        return type(self)(f"{part}: {self.problem}", self.code, self.file, self.tensor)
 
 
 class CheckpointError(CsfToolError):
@@ -25,8 +51,14 @@ class UsageError(CsfToolError):
 
     exit_code = 2
 
+    def __init__(self, problem: str, code: Code = Code.USAGE, file: str = "", tensor: str = "") -> None:
+        super().__init__(problem, code, file, tensor)
+
 
 class EnvironmentFault(CsfToolError):
     """Raised when the work cannot be done here: disk, network, permission, or a missing extra."""
 
     exit_code = 3
+
+    def __init__(self, problem: str, code: Code = Code.ENVIRONMENT, file: str = "", tensor: str = "") -> None:
+        super().__init__(problem, code, file, tensor)

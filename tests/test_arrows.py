@@ -11,6 +11,7 @@ import csf_tool
 PACKAGE = Path(csf_tool.__file__).parent
 
 LAYERS = [
+    {"codes"},
     {"errors", "progress", "text", "version"},
     {"codec", "devices", "disk"},
     {"checkpoint", "gpu"},

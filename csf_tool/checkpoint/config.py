@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.checkpoint.problems import Problems
 from csf_tool.codec.formats import FORMATS, CsfFormat
+from csf_tool.codes import Code
 from csf_tool.disk.json_files import parse_json
 
 CONFIG_FILES = ("config.json", "hf_quant_config.json")
@@ -49,12 +50,11 @@ def _blocks(config: Any) -> list[dict[str, Any]]:
     return [block for block in (config.get("quantization_config"), inner) if isinstance(block, dict)]
 
 
-def contradictions(configs: Mapping[str, Any], stored: Sequence[CsfFormat]) -> list[Problem]:
-    """Where configs contradict themselves, one another, or the FP4 formats that the tensors have.
+def warn_of_contradictions(problems: Problems, configs: Mapping[str, Any], stored: Sequence[CsfFormat]) -> None:
+    """Warn where configs contradict themselves, one another, or the FP4 formats that the tensors have.
 
     Tensors are believed, and of two blocks the first; other readers may choose otherwise.
     """
-    problems = []
     found = {fmt.title for fmt in stored}
     stated = {name: _stated_formats(config) for name, config in configs.items()}
     for name, config in configs.items():
@@ -63,16 +63,15 @@ def contradictions(configs: Mapping[str, Any], stored: Sequence[CsfFormat]) -> l
             text = (
                 "quantization_config stands at the top and in text_config, and they differ: the one at the top is taken"
             )
-            problems.append(Problem(name, "", text, Severity.WARNING))
+            problems.warn(text, Code.CONFIG_CONTRADICTS_ITSELF, name)
         if found and stated[name] and not found & stated[name]:
             text = f"speaks of {' and '.join(sorted(stated[name]))}, the tensors are {' and '.join(sorted(found))}"
-            problems.append(Problem(name, "", f"{text}: the tensors are believed", Severity.WARNING))
+            problems.warn(f"{text}: the tensors are believed", Code.CONFIG_FORMAT, name)
     spoken = [(name, formats) for name, formats in stated.items() if formats]
     for name, formats in spoken[1:]:
         if formats != spoken[0][1]:
             said = f"speaks of {' and '.join(sorted(formats))}, {spoken[0][0]} of {' and '.join(sorted(spoken[0][1]))}"
-            problems.append(Problem(name, "", f"{said}: mend one of them", Severity.WARNING))
-    return problems
+            problems.warn(f"{said}: mend one of them", Code.CONFIG_FORMAT, name)
 
 
 def _stated_formats(config: Any) -> set[str]:

@@ -1,26 +1,24 @@
-"""The container layout's own files, as validated dataclasses: manifest, build contract, receipts.
+"""What a container's own files hold: manifest, build contract, receipts, verification record.
 
-Nothing in them is believed before it is checked: every field has a type here, hashes are 64 lowercase hex
-digits, shard names are plain file names. What contradicts something else is a `Problem`, not an exception.
+Each document is read and written here, by the same fields: those of a dataclass are the keys of the document. Nothing
+in one is believed before it is checked: numbers of bytes are numbers, hashes are 64 lowercase hex digits, shard names
+are plain file names. What is wrong is raised; `container_reading` makes problems of it.
 """
 
 import base64
 import binascii
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from csf_tool.checkpoint.index import INDEX_NAME
-from csf_tool.checkpoint.name_maps import load_with_map
-from csf_tool.checkpoint.problems import Problem, Severity
-from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema
+from csf_tool.codec.formats import CsfFormat
+from csf_tool.codes import Code
 from csf_tool.disk.headers import LENGTH_BYTES, SHARD_SUFFIX, Header, parse_header
-from csf_tool.disk.json_files import load_json
 from csf_tool.disk.paths import safe_relative
 from csf_tool.errors import CheckpointError
-from csf_tool.text import brief, count
+from csf_tool.text import brief
 
 MANIFEST = "manifest.json"
 CONTRACT = "build-contract.json"
@@ -29,19 +27,59 @@ RECEIPTS = "receipts"
 TENSORS = "tensors"
 METADATA = "metadata"
 
+SCHEMA = "schema"
+CODEC = "codec"
+STATUS = "status"
+SHARDS = "shards"
+METADATA_SHA256 = "metadata_sha256"
+SOURCE_INDEX_SHA256 = "source_index_sha256"
+SOURCE_NAMES = "source_names"
+SOURCE_HEADER = "source_header_base64"
+SCALES = "scales"
+PLANE_COUNT = "compressed_scale_count"
+
 KNOWN_STATUS = "complete"
 """The status that a finished container states."""
 
-_IDENTITY = ("schema", "codec", "family", "source_model_id", "source_revision")
-_TOTALS = (
-    "compressed_scale_count",
-    "original_scale_bytes",
-    "compressed_scale_bytes",
-    "source_weight_file_bytes",
-    "compressed_weight_file_bytes",
-    "saved_weight_file_bytes",
-)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def is_sha256(value: Any) -> bool:
+    """Whether a value is a SHA-256 as documents have it."""
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+
+
+def receipt_name(file: str) -> str:
+    """Where the receipt of a shard lies."""
+    return f"{RECEIPTS}/{file}.json"
+
+
+def require_object(document: Any, file: str = "") -> dict[str, Any]:
+    """A document that must be a JSON object.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    if not isinstance(document, dict):
+        raise CheckpointError("not a JSON object", Code.INVALID_JSON, file)
+    return document
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the dense checkpoint came from: what manifest and contract state beside the format."""
+
+    family: str
+    source_model_id: str
+    source_revision: str
+
+
+IDENTITY = (SCHEMA, CODEC, *(f.name for f in fields(Origin)))
+"""The keys with which manifest and contract both begin."""
+
+
+def _identity(fmt: CsfFormat, origin: Origin) -> dict[str, Any]:
+    return {SCHEMA: fmt.schema, CODEC: fmt.codec, **asdict(origin)}
 
 
 @dataclass(frozen=True)
@@ -53,6 +91,39 @@ class ShardRow:
     target_sha256: str | None = None
     source_file_bytes: int | None = None
     source_sha256: str | None = None
+
+    @classmethod
+    def parse(cls, entry: Any, where: str) -> "ShardRow":
+        """The row that `entry` is; it stands in the document `where`.
+
+        Raises:
+            CheckpointError: a field is not what it should be.
+        """
+        if not isinstance(entry, dict):
+            raise CheckpointError("a shard's row is not an object", Code.INVALID_FIELD, where)
+        name = entry.get("file")
+        if not isinstance(name, str) or "/" in name or not name.endswith(SHARD_SUFFIX):
+            problem = f"shard name {brief(name)} is not a plain file name ending in {SHARD_SUFFIX}"
+            raise CheckpointError(problem, Code.INVALID_FIELD, where)
+        safe_relative(name, where)
+        return cls(name, **{key: _value(entry, key, where) for key in ROW_KEYS[1:] if key in entry})
+
+    def render(self) -> dict[str, Any]:
+        """The row as it is written; what is unknown is left out, never invented."""
+        return {key: value for key, value in sorted(asdict(self).items()) if value is not None}
+
+
+ROW_KEYS = tuple(f.name for f in fields(ShardRow))
+
+
+def _value(entry: dict[str, Any], key: str, where: str) -> Any:
+    """A number of bytes or a hash, as the key tells."""
+    value = entry.get(key)
+    if key.endswith("_bytes") and (type(value) is not int or not 0 <= value < 1 << 63):
+        raise CheckpointError(f"{key} is {brief(value)}, not a number of bytes", Code.INVALID_FIELD, where)
+    if key.endswith("sha256") and not is_sha256(value):
+        raise CheckpointError(f"{key} is {brief(value)}, not 64 lowercase hex digits", Code.INVALID_FIELD, where)
+    return value
 
 
 @dataclass(frozen=True)
@@ -67,6 +138,38 @@ class ScaleReceipt:
     source_bytes: int
     source_sha256: str
 
+    @classmethod
+    def parse(cls, name: str, entry: Any, where: str) -> "ScaleReceipt":
+        """What `entry` says of the plane `name`.
+
+        Raises:
+            CheckpointError: a field is not what it should be.
+        """
+        try:
+            if not isinstance(entry, dict):
+                raise CheckpointError("not an object", Code.INVALID_FIELD, where)
+            dtype, shape = entry.get("dtype"), entry.get("shape")
+            if not isinstance(shape, list) or len(shape) != 2 or not all(map(_is_size, shape)):
+                raise CheckpointError(f"shape is {brief(shape)}, not [rows, columns]", Code.INVALID_FIELD, where)
+            if not isinstance(dtype, str):
+                raise CheckpointError(f"dtype is {brief(dtype)}", Code.INVALID_FIELD, where)
+            return cls(name, dtype, (shape[0], shape[1]), **{key: _value(entry, key, where) for key in _SCALE_VALUES})
+        except CheckpointError as error:
+            raise error.within(f"{SCALES}: {name}") from error
+
+    def render(self) -> dict[str, Any]:
+        """The entry as it is written, under the plane's name."""
+        entry = {**asdict(self), "shape": list(self.shape)}
+        del entry["name"]
+        return entry
+
+
+_SCALE_VALUES = tuple(f.name for f in fields(ScaleReceipt)[3:])
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 < value < 1 << 32
+
 
 @dataclass(frozen=True)
 class Receipt:
@@ -76,23 +179,135 @@ class Receipt:
     source_header: bytes
     scales: dict[str, ScaleReceipt]
 
+    @classmethod
+    def parse(cls, document: Any, where: str) -> "Receipt":
+        """The receipt that a document is.
+
+        Raises:
+            CheckpointError: a field is not what it should be.
+        """
+        row = ShardRow.parse(require_object(document, where), where)
+        scales = document.get(SCALES)
+        if not isinstance(scales, dict):
+            raise CheckpointError(f"{SCALES} is not an object", Code.INVALID_FIELD, where)
+        header = _decode_header(document, where)
+        return cls(row, header, {name: ScaleReceipt.parse(name, entry, where) for name, entry in scales.items()})
+
+    def render(self) -> dict[str, Any]:
+        """The document."""
+        return {
+            **self.row.render(),
+            SOURCE_HEADER: base64.b64encode(self.source_header).decode(),
+            SCALES: {name: scale.render() for name, scale in self.scales.items()},
+        }
+
     def parse_source_header(self) -> Header:
         """The original shard's header.
 
         Raises:
             CheckpointError: the bytes are not a safetensors header.
         """
-        where = f"{RECEIPTS}/{self.row.file}.json: source_header_base64"
+        where = receipt_name(self.row.file)
         length = int.from_bytes(self.source_header[:LENGTH_BYTES], "little")
         raw = self.source_header[LENGTH_BYTES:]
-        if len(self.source_header) < LENGTH_BYTES or len(raw) != length:
-            raise CheckpointError(f"{where}: claims a header of {length} bytes, holds {len(raw)}")
-        return parse_header(raw, where, self.row.source_file_bytes)
+        try:
+            if len(self.source_header) < LENGTH_BYTES or len(raw) != length:
+                problem = f"claims a header of {length} bytes, holds {len(raw)}"
+                raise CheckpointError(problem, Code.INVALID_FIELD, where)
+            return parse_header(raw, where, self.row.source_file_bytes)
+        except CheckpointError as error:
+            raise error.within(SOURCE_HEADER) from error
+
+
+def _decode_header(document: dict[str, Any], where: str) -> bytes:
+    text = document.get(SOURCE_HEADER)
+    if not isinstance(text, str):
+        raise CheckpointError(f"{SOURCE_HEADER} is missing", Code.INVALID_FIELD, where)
+    try:
+        header = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise CheckpointError(f"{SOURCE_HEADER} is not base64: {error}", Code.INVALID_FIELD, where) from error
+    # Unused bits of the last digit do not reach the bytes: only writing it again shows whether they are intact.
+    if base64.b64encode(header).decode() != text:
+        problem = f"{SOURCE_HEADER} is not what base64 of its own bytes gives: it is damaged"
+        raise CheckpointError(problem, Code.DAMAGED_FIELD, where)
+    return header
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What the manifest states of the whole; None where a row does not say."""
+
+    compressed_scale_count: int
+    original_scale_bytes: int
+    compressed_scale_bytes: int
+    source_weight_file_bytes: int | None
+    compressed_weight_file_bytes: int | None
+    saved_weight_file_bytes: int | None
+
+    @classmethod
+    def of(cls, rows: Iterable[ShardRow], planes: int, dense_bytes: int, stored_bytes: int) -> "Totals":
+        """The totals of these shards, with so many planes, and so many bytes of their scales, dense and stored."""
+        rows = list(rows)
+        before, after = _sum(row.source_file_bytes for row in rows), _sum(row.target_file_bytes for row in rows)
+        saved = None if before is None or after is None else before - after
+        return cls(planes, dense_bytes, stored_bytes, before, after, saved)
+
+    def known(self) -> dict[str, int]:
+        """What is known of them, by the manifest's keys."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+TOTALS = tuple(f.name for f in fields(Totals))
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    return None if None in known else sum(filter(None, known))
+
+
+def render_manifest(
+    fmt: CsfFormat,
+    origin: Origin,
+    rows: list[ShardRow],
+    metadata_sha256: dict[str, str],
+    source_index_sha256: str | None,
+    scales: list[tuple[int, int]],
+    note: str | None = None,
+) -> dict[str, Any]:
+    """The manifest. `scales` has (dense bytes, stored bytes) of every plane; `note` says what is not known."""
+    totals = Totals.of(rows, len(scales), sum(dense for dense, _ in scales), sum(stored for _, stored in scales))
+    return {
+        **_identity(fmt, origin),
+        STATUS: KNOWN_STATUS,
+        **({"source_headers": note} if note else {}),
+        SHARDS: [row.render() for row in rows],
+        METADATA_SHA256: dict(sorted(metadata_sha256.items())),
+        **totals.known(),
+        **({SOURCE_INDEX_SHA256: source_index_sha256} if source_index_sha256 else {}),
+    }
+
+
+def render_contract(
+    fmt: CsfFormat, origin: Origin, planes: int, source_index_sha256: str | None, source_names: dict[str, str]
+) -> dict[str, Any]:
+    """The build contract: which shard held which tensor of the source."""
+    return {
+        **_identity(fmt, origin),
+        PLANE_COUNT: planes,
+        **({SOURCE_INDEX_SHA256: source_index_sha256} if source_index_sha256 else {}),
+        SOURCE_NAMES: dict(sorted(source_names.items())),
+    }
+
+
+def verification(fmt: CsfFormat, shards: int, planes: int) -> dict[str, Any]:
+    """The record of a check that has been made: every shard rebuilt, its hash compared."""
+    return {SCHEMA: fmt.schema, "passed": True, SHARDS: shards, "scale_matrices": planes}
 
 
 @dataclass
 class Container:
-    """The metadata of a container checkpoint, as far as it could be read."""
+    """The documents of a container, as far as they could be read."""
 
     root: Path
     fmt: CsfFormat
@@ -102,7 +317,6 @@ class Container:
     contract: dict[str, Any] | None = None
     source_names: dict[str, str] = field(default_factory=dict)
     receipts: dict[str, Receipt] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
 
     @property
     def origin(self) -> str:
@@ -120,318 +334,3 @@ class Container:
     def scale_receipts(self) -> dict[str, ScaleReceipt]:
         """What the receipts say of every plane, by the scale's name."""
         return {name: scale for receipt in self.receipts.values() for name, scale in receipt.scales.items()}
-
-    def error(self, file: str, problem: str, tensor: str = "") -> None:
-        """Note that the container is at fault."""
-        self.problems.append(Problem(file, tensor, problem))
-
-    def warn(self, file: str, problem: str, tensor: str = "") -> None:
-        """Note something odd."""
-        self.problems.append(Problem(file, tensor, problem, Severity.WARNING))
-
-
-def read_container(root: Path, manifest: Any = None) -> Container:
-    """The container at `root`; `manifest` stands for a manifest file that is not written yet.
-
-    Raises:
-        CheckpointError: the manifest cannot be read, or is not a CSF container's.
-    """
-    if manifest is None:
-        manifest = load_json(root / MANIFEST, MANIFEST)
-    if not isinstance(manifest, dict):
-        raise CheckpointError(f"{MANIFEST}: not a JSON object")
-    container = Container(root, _format(manifest), manifest)
-    _read_rows(container)
-    _read_metadata_hashes(container)
-    _read_contract(container)
-    _read_receipts(container)
-    _compare_identity(container)
-    _check_spelling(container)
-    return container
-
-
-def _format(manifest: dict[str, Any]) -> CsfFormat:
-    schema = manifest.get("schema")
-    fmt = format_by_schema(schema) if isinstance(schema, str) else None
-    if fmt is None:
-        known = ", ".join(f.schema for f in FORMATS)
-        what = "another tool's manifest"
-        if isinstance(schema, str) and "csf" in schema.lower():
-            what = "an older or newer container, for which another version of csf-tool is needed"
-        raise CheckpointError(f"{MANIFEST}: schema {brief(schema)} is not one that csf-tool reads ({known}): {what}")
-    return fmt
-
-
-def _read_rows(container: Container) -> None:
-    shards = container.manifest.get("shards")
-    if not isinstance(shards, list):
-        container.error(MANIFEST, "shards is not a list")
-        return
-    for entry in shards:
-        try:
-            row = read_row(entry, MANIFEST)
-        except CheckpointError as error:
-            container.error(MANIFEST, str(error))
-            continue
-        if row.file in container.rows:
-            container.error(MANIFEST, f"lists shard {row.file} twice")
-        container.rows[row.file] = row
-    if not container.rows:
-        container.error(MANIFEST, "lists no shard that could be read")
-    for key in (f.name for f in fields(ShardRow)):
-        if lacking := sum(getattr(row, key) is None for row in container.rows.values()):
-            container.warn(MANIFEST, f"does not give {key} of {count(lacking, 'shard')}")
-
-
-def read_row(entry: Any, where: str) -> ShardRow:
-    """The row of a shard, from a manifest or a receipt.
-
-    Raises:
-        CheckpointError: a field is not what it should be.
-    """
-    if not isinstance(entry, dict):
-        raise CheckpointError("a shard's row is not an object")
-    name = entry.get("file")
-    if not isinstance(name, str) or "/" in name or not name.endswith(SHARD_SUFFIX):
-        raise CheckpointError(f"shard name {brief(name)} is not a plain file name ending in {SHARD_SUFFIX}")
-    safe_relative(name, where)
-    return ShardRow(
-        file=name,
-        target_file_bytes=_optional_count(entry, "target_file_bytes"),
-        target_sha256=_optional_sha256(entry, "target_sha256"),
-        source_file_bytes=_optional_count(entry, "source_file_bytes"),
-        source_sha256=_optional_sha256(entry, "source_sha256"),
-    )
-
-
-def _optional_count(entry: dict[str, Any], key: str) -> int | None:
-    return None if key not in entry else _count(entry, key)
-
-
-def _count(entry: dict[str, Any], key: str) -> int:
-    value = entry.get(key)
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise CheckpointError(f"{key} is {brief(value)}, not a number of bytes")
-    return value
-
-
-def _optional_sha256(entry: dict[str, Any], key: str) -> str | None:
-    return None if key not in entry else _sha256(entry, key)
-
-
-def _sha256(entry: dict[str, Any], key: str) -> str:
-    value = entry.get(key)
-    if not isinstance(value, str) or not _SHA256.fullmatch(value):
-        raise CheckpointError(f"{key} is {brief(value)}, not 64 lowercase hex digits")
-    return value
-
-
-def _read_metadata_hashes(container: Container) -> None:
-    hashes = container.manifest.get("metadata_sha256", {})
-    if not isinstance(hashes, dict):
-        container.error(MANIFEST, "metadata_sha256 is not an object")
-        return
-    for name in hashes:
-        try:
-            safe_relative(name, MANIFEST)
-            container.metadata_sha256[name] = _sha256(hashes, name)
-        except CheckpointError as error:
-            container.error(MANIFEST, f"metadata_sha256: {error}")
-
-
-def _read_contract(container: Container) -> None:
-    if not (container.root / CONTRACT).exists():
-        container.warn(CONTRACT, "not there: which shard held which source tensor is unknown")
-        return
-    try:
-        contract = load_with_map(container.root / CONTRACT, CONTRACT, "source_names")
-    except CheckpointError as error:
-        container.error(CONTRACT, str(error).removeprefix(f"{CONTRACT}: "))
-        return
-    if not isinstance(contract, dict):
-        container.error(CONTRACT, "not a JSON object")
-        return
-    container.contract = contract
-    names = contract.get("source_names")
-    if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
-        container.error(CONTRACT, "source_names is not a map of tensor name to shard file")
-        return
-    container.source_names = names
-    for file in sorted(set(names.values()) - set(container.rows)):
-        container.error(CONTRACT, f"source_names names shard {brief(file)}, which the manifest does not list")
-    for file in sorted(set(container.rows) - set(names.values())):
-        container.error(CONTRACT, f"source_names has no tensor of shard {brief(file)}, which the manifest lists")
-
-
-def _read_receipts(container: Container) -> None:
-    folder = container.root / RECEIPTS
-    if not folder.is_dir():
-        container.warn(RECEIPTS, "not there: the source's bytes cannot be proved, nor its shards rebuilt bit for bit")
-        return
-    for row in container.rows.values():
-        where = f"{RECEIPTS}/{row.file}.json"
-        try:
-            container.receipts[row.file] = _receipt(load_json(container.root / where, where), row)
-        except CheckpointError as error:
-            container.error(where, str(error).removeprefix(f"{where}: "))
-    expected = {f"{file}.json" for file in container.rows}
-    for stray in sorted(p.name for p in folder.iterdir() if p.name not in expected):
-        container.warn(f"{RECEIPTS}/{stray}", "is the receipt of no shard that the manifest lists")
-
-
-def _receipt(document: Any, row: ShardRow) -> Receipt:
-    if not isinstance(document, dict):
-        raise CheckpointError("not a JSON object")
-    own = read_row(document, RECEIPTS)
-    for f in fields(own):
-        mine, theirs = getattr(own, f.name), getattr(row, f.name)
-        if mine != theirs:
-            raise CheckpointError(f"{f.name} is {brief(mine)}, the manifest says {brief(theirs)}")
-    scales = document.get("scales")
-    if not isinstance(scales, dict):
-        raise CheckpointError("scales is not an object")
-    return Receipt(own, _source_header(document), {name: _scale(name, e) for name, e in scales.items()})
-
-
-def _source_header(document: dict[str, Any]) -> bytes:
-    text = document.get("source_header_base64")
-    if not isinstance(text, str):
-        raise CheckpointError("source_header_base64 is missing")
-    try:
-        header = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise CheckpointError(f"source_header_base64 is not base64: {error}") from error
-    # Unused bits of the last digit do not reach the bytes: only writing it again shows whether they are intact.
-    if base64.b64encode(header).decode() != text:
-        raise CheckpointError("source_header_base64 is not what base64 of its own bytes gives: it is damaged")
-    return header
-
-
-def _scale(name: str, entry: Any) -> ScaleReceipt:
-    if not isinstance(entry, dict):
-        raise CheckpointError(f"scales: {name}: not an object")
-    shape = entry.get("shape")
-    if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and 0 < n < 1 << 32 for n in shape):
-        raise CheckpointError(f"scales: {name}: shape is {brief(shape)}, not [rows, columns]")
-    if not isinstance(entry.get("dtype"), str):
-        raise CheckpointError(f"scales: {name}: dtype is {brief(entry.get('dtype'))}")
-    try:
-        return ScaleReceipt(
-            name=name,
-            dtype=entry["dtype"],
-            shape=(shape[0], shape[1]),
-            fixed_bytes=_count(entry, "fixed_bytes"),
-            exception_bytes=_count(entry, "exception_bytes"),
-            source_bytes=_count(entry, "source_bytes"),
-            source_sha256=_sha256(entry, "source_sha256"),
-        )
-    except CheckpointError as error:
-        raise CheckpointError(f"scales: {name}: {error}") from error
-
-
-def _compare_identity(container: Container) -> None:
-    """Schema, codec, family and source must be the same in manifest, contract and verification record."""
-    manifest = container.manifest
-    if manifest.get("codec") != container.fmt.codec:
-        container.error(
-            MANIFEST, f"codec is {brief(manifest.get('codec'))}, its schema goes with {container.fmt.codec!r}"
-        )
-    if not isinstance(manifest.get("family"), str):
-        container.error(MANIFEST, f"family is {brief(manifest.get('family'))}, not a string")
-    for key in (*_IDENTITY, "compressed_scale_count", "source_index_sha256"):
-        if container.contract is None or (key not in container.contract and key not in manifest):
-            continue
-        mine, theirs = container.contract.get(key), manifest.get(key)
-        if mine != theirs:
-            container.error(CONTRACT, f"{key} is {brief(mine)}, the manifest says {brief(theirs)}")
-    index_hash = container.metadata_sha256.get(INDEX_NAME)
-    stated = manifest.get("source_index_sha256")
-    if stated is not None and index_hash is not None and stated != index_hash:
-        container.error(MANIFEST, f"source_index_sha256 is {brief(stated)}, metadata_sha256 says {index_hash!r}")
-
-
-def check_totals(container: Container, planes: int, dense_bytes: int, stored_bytes: int) -> None:
-    """Compare what manifest and verification record state of the whole with the shards.
-
-    These have so many planes, and so many bytes of their scales, dense and stored. What differs becomes a problem of
-    the container.
-    """
-    source = [row.source_file_bytes for row in container.rows.values()]
-    target = [row.target_file_bytes for row in container.rows.values()]
-    found: dict[str, int | None] = {
-        "compressed_scale_count": planes,
-        "original_scale_bytes": dense_bytes,
-        "compressed_scale_bytes": stored_bytes,
-        "source_weight_file_bytes": _sum(source),
-        "compressed_weight_file_bytes": _sum(target),
-    }
-    before, after = found["source_weight_file_bytes"], found["compressed_weight_file_bytes"]
-    found["saved_weight_file_bytes"] = None if before is None or after is None else before - after
-    for key in _TOTALS:
-        stated = container.manifest.get(key)
-        if stated is not None and found[key] is not None and stated != found[key]:
-            container.error(MANIFEST, f"{key} is {brief(stated)}, the shards and rows give {found[key]}")
-    _check_verification(container, planes)
-
-
-def _sum(values: list[int | None]) -> int | None:
-    known = [v for v in values if v is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
-def _check_verification(container: Container, planes: int) -> None:
-    """What the publisher says to have verified must at least be about this container."""
-    if not (container.root / VERIFICATION).exists():
-        return
-    try:
-        record = load_json(container.root / VERIFICATION, VERIFICATION)
-    except CheckpointError as error:
-        container.error(VERIFICATION, str(error).removeprefix(f"{VERIFICATION}: "))
-        return
-    if not isinstance(record, dict):
-        container.error(VERIFICATION, "not a JSON object")
-        return
-    expected = {
-        "schema": container.fmt.schema,
-        "passed": True,
-        "shards": len(container.rows),
-        "scale_matrices": planes,
-    }
-    for key, value in expected.items():
-        if key in record and record[key] != value:
-            container.error(VERIFICATION, f"{key} is {brief(record[key])}, this container gives {value!r}")
-    for problem in _misspelt(record, expected):
-        container.error(VERIFICATION, problem)
-
-
-def _check_spelling(container: Container) -> None:
-    """A known key or status with one wrong character is damage; anything else unknown is somebody's addition."""
-    manifest_keys = (*_IDENTITY, *_TOTALS, "status", "shards", "metadata_sha256", "source_index_sha256")
-    for problem in _misspelt(container.manifest, manifest_keys):
-        container.error(MANIFEST, problem)
-    rows = container.manifest.get("shards")
-    for row in rows if isinstance(rows, list) else ():
-        for problem in _misspelt(row if isinstance(row, dict) else (), [f.name for f in fields(ShardRow)]):
-            container.error(MANIFEST, f"shards: {problem}")
-    contract_keys = (*_IDENTITY, "compressed_scale_count", "source_index_sha256", "source_names")
-    for problem in _misspelt(container.contract or {}, contract_keys):
-        container.error(CONTRACT, problem)
-    status = container.manifest.get("status", KNOWN_STATUS)
-    if status != KNOWN_STATUS:
-        note = container.error if _one_character_apart(str(status), KNOWN_STATUS) else container.warn
-        note(MANIFEST, f"status is {brief(status)}, not {KNOWN_STATUS!r}")
-
-
-def _misspelt(found: Iterable[str], known: Iterable[str]) -> list[str]:
-    keys = set(found)
-    return [
-        f"key {brief(key)} is probably a damaged {wanted!r}"
-        for wanted in known
-        if wanted not in keys
-        for key in keys
-        if _one_character_apart(key, wanted)
-    ]
-
-
-def _one_character_apart(a: str, b: str) -> bool:
-    return len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1

@@ -1,13 +1,22 @@
 """Every list of names in a checkpoint held against every other: shards, index, manifest, contract, receipts, config."""
 
-from csf_tool.checkpoint.config import CONFIG_FILES, Recipe, contradictions, covering_recipe, recipes, recipes_in_use
-from csf_tool.checkpoint.container import RECEIPTS, TENSORS, Container, check_totals
+from csf_tool.checkpoint.config import (
+    CONFIG_FILES,
+    Recipe,
+    covering_recipe,
+    recipes,
+    recipes_in_use,
+    warn_of_contradictions,
+)
+from csf_tool.checkpoint.container import TENSORS, Container, receipt_name
+from csf_tool.checkpoint.container_reading import check_totals
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
 from csf_tool.checkpoint.names import module_of
-from csf_tool.checkpoint.odd_scales import doubtful_scales, stacked_scales, warn_of
 from csf_tool.checkpoint.planes import stream_names
-from csf_tool.checkpoint.problems import Problem, Severity, errors
+from csf_tool.checkpoint.problems import Problem, Problems, errors
+from csf_tool.checkpoint.scale_warnings import doubtful_scales, warn_of_doubtful, warn_of_stacked
+from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief, count
@@ -17,10 +26,10 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
     """Hold every list of names against every other, the index only where it may disagree."""
     checkpoint.problems += checkpoint.hub.problems if checkpoint.hub else []
     if not checkpoint.formats:
-        checkpoint.problems += stacked_scales(checkpoint.shards)
+        warn_of_stacked(checkpoint.problems, checkpoint.shards)
     if checkpoint.dense_table:
         checkpoint.doubtful = doubtful_scales(checkpoint.dense_table, checkpoint.shards)
-        checkpoint.problems += warn_of(checkpoint.doubtful)
+        warn_of_doubtful(checkpoint.problems, checkpoint.doubtful)
     if checkpoint.index and not index_agrees:
         _compare_index(checkpoint, stored)
     if checkpoint.container:
@@ -30,22 +39,20 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
     return checkpoint
 
 
-def stored_twice(shards: list[Shard]) -> list[Problem]:
-    """Names that stand in two shards."""
-    problems = []
+def note_stored_twice(problems: Problems, shards: list[Shard]) -> None:
+    """Note names that stand in two shards."""
     home: dict[str, str] = {}
     for shard in shards:
         for name in shard.header.names:
             if name in home:
                 text = f"stands in {home[name]} as well: which of them counts cannot be known; move one file away"
-                problems.append(Problem(shard.name, name, text))
+                problems.error(text, Code.TENSOR_IN_TWO_SHARDS, shard.name, name)
             home[name] = shard.name
-    return problems
 
 
 def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
     """The index against the shards, in both directions."""
-    index = checkpoint.index
+    index, problems = checkpoint.index, checkpoint.problems
     assert index is not None
     readable = {shard.name for shard in checkpoint.shards}
     if readable == index.shards and _lists_exactly(index, checkpoint.shards):
@@ -53,17 +60,17 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
     for name, shard in index.weight_map.items():
         row = stored.row_of.get(name)
         if row is None and shard in readable:
-            checkpoint.problems.append(Problem(shard, name, f"{index.name} places it here, the shard does not hold it"))
+            text = f"{index.name} places it here, the shard does not hold it"
+            problems.error(text, Code.INDEX_NAMES_MISSING_TENSOR, shard, name)
         elif row is not None and stored.shards[row].name != shard:
             text = f"{index.name} places it in {shard}"
-            checkpoint.problems.append(Problem(stored.shards[row].name, name, text))
+            problems.error(text, Code.INDEX_NAMES_OTHER_SHARD, stored.shards[row].name, name)
     for shard in sorted(readable - index.shards):
-        text = f"{index.name} does not list this shard"
-        checkpoint.problems.append(Problem(shard, "", text, Severity.WARNING))
+        problems.warn(f"{index.name} does not list this shard", Code.INDEX_LACKS_SHARD, shard)
     for name, row in stored.row_of.items():
         if stored.shards[row].name in index.shards and name not in index.weight_map:
             text = f"{index.name} does not list this tensor"
-            checkpoint.problems.append(Problem(stored.shards[row].name, name, text, Severity.WARNING))
+            problems.warn(text, Code.INDEX_LACKS_TENSOR, stored.shards[row].name, name)
 
 
 def _lists_exactly(index: Index, shards: list[Shard]) -> bool:
@@ -75,45 +82,51 @@ def _lists_exactly(index: Index, shards: list[Shard]) -> bool:
 
 def _compare_container(checkpoint: Checkpoint, container: Container, stored: Stored) -> None:
     """Manifest, contract and receipts against the shards."""
-    table = checkpoint.plane_table
+    table, problems = checkpoint.plane_table, checkpoint.problems
     fixed_row = dict(zip(table.names, table.fixed, strict=True))
     for shard in checkpoint.shards:
         row = container.rows[shard.file]
         if row.target_file_bytes not in (None, shard.size):
-            container.error(shard.name, f"is {shard.size} bytes, the manifest says {row.target_file_bytes}")
+            text = f"is {shard.size} bytes, the manifest says {row.target_file_bytes}"
+            problems.error(text, Code.SIZE_DIFFERS, shard.name)
         if shard.header.metadata.get("codec", container.fmt.codec) != container.fmt.codec:
-            container.error(shard.name, f"its metadata name codec {brief(shard.header.metadata['codec'])}")
+            text = f"its metadata name codec {brief(shard.header.metadata['codec'])}"
+            problems.error(text, Code.DOCUMENTS_CONTRADICT, shard.name)
     _compare_contract(checkpoint, container, stored)
     for file, receipt in container.receipts.items():
         for name in sorted(receipt.scales.keys() - fixed_row.keys()):
-            container.error(f"{TENSORS}/{file}", "its receipt lists it, no pair of streams stands for it", name)
+            text = "its receipt lists it, no pair of streams stands for it"
+            problems.error(text, Code.RECEIPT_DIFFERS, f"{TENSORS}/{file}", name)
         for name in receipt.scales:
             if (place := container.source_names.get(name, file)) != file:
-                container.error(f"{RECEIPTS}/{file}.json", f"lists it, the contract places it in {place}", name)
+                text = f"lists it, the contract places it in {place}"
+                problems.error(text, Code.DOCUMENTS_CONTRADICT, receipt_name(file), name)
     if container.receipts:
         for name in sorted(fixed_row.keys() - container.scale_receipts.keys()):
-            where = stored.shards[fixed_row[name]].name
-            container.error(where, "no receipt lists it: its source bytes are unknown", name)
+            text = "no receipt lists it: its source bytes are unknown"
+            problems.error(text, Code.RECEIPT_DIFFERS, stored.shards[fixed_row[name]].name, name)
     kinds = [table.kinds[kind] for kind in table.kind_of]
     dense_bytes, fixed_bytes = sum(kind.dense_bytes for kind in kinds), sum(kind.fixed_bytes for kind in kinds)
-    check_totals(container, len(table), dense_bytes, fixed_bytes + sum(table.exception_bytes))
+    check_totals(container, problems, len(table), dense_bytes, fixed_bytes + sum(table.exception_bytes))
 
 
 def _compare_contract(checkpoint: Checkpoint, container: Container, stored: Stored) -> None:
     """The contract against the shards."""
-    listed, table = container.source_names, checkpoint.plane_table
+    listed, table, problems = container.source_names, checkpoint.plane_table, checkpoint.problems
     fixed_row = dict(zip(table.names, table.fixed, strict=True))
     dense_names = stored.row_of.keys() - stream_names(table) | fixed_row.keys()
     for name in sorted(listed.keys() - dense_names):
-        container.error(f"{TENSORS}/{listed[name]}", "the contract lists it, no shard holds it", name)
+        text = "the contract lists it, no shard holds it"
+        problems.error(text, Code.CONTRACT_DIFFERS, f"{TENSORS}/{listed[name]}", name)
     for name in sorted(dense_names - listed.keys() if listed else ()):
         home = stored.shards[fixed_row[name] if name in fixed_row else stored.row_of[name]]
-        container.error(home.name, "the contract does not list it", name)
+        problems.error("the contract does not list it", Code.CONTRACT_DIFFERS, home.name, name)
     if all(_holds_no_others(shard, listed) for shard in checkpoint.shards):
         return
     for name, file in listed.items():
         if (row := stored.row_of.get(name)) is not None and stored.shards[row].file != file:
-            container.error(stored.shards[row].name, f"the contract places it in {file}", name)
+            text = f"the contract places it in {file}"
+            problems.error(text, Code.CONTRACT_DIFFERS, stored.shards[row].name, name)
 
 
 def _holds_no_others(shard: Shard, source_names: dict[str, str]) -> bool:
@@ -131,27 +144,28 @@ def _compare_recipes(checkpoint: Checkpoint) -> None:
         try:
             configs[name] = load_json(checkpoint.root / name, name)
         except CheckpointError as error:
-            checkpoint.problems.append(Problem(name, "", str(error).removeprefix(f"{name}: ")))
+            checkpoint.problems.append(Problem.of(error))
             continue
         _compare_recipe_file(checkpoint, name, recipes(configs[name]), csf_modules)
-    checkpoint.problems += contradictions(configs, checkpoint.formats)
+    warn_of_contradictions(checkpoint.problems, configs, checkpoint.formats)
 
 
 def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe], csf_modules: set[str]) -> None:
     marked = {recipe.module for recipe in found if recipe.is_csf}
     unmarked = {recipe.module for recipe in found if not recipe.is_csf}
     used, homeless = recipes_in_use(csf_modules, marked | unmarked)
-    missing_shards = any(not p.tensor for p in errors(checkpoint.problems))
+    problems = checkpoint.problems
+    missing_shards = any(not p.tensor for p in errors(problems))
     for module in sorted(marked - used) if not missing_shards else ():
         text = "is marked weight_scale_encoding: csf, but no shard holds CSF streams of it"
-        checkpoint.problems.append(Problem(name, module, text))
+        problems.error(text, Code.RECIPE_WITHOUT_STREAMS, name, module)
     for module in sorted(unmarked & used):
         text = "has CSF streams, but its recipe is not marked weight_scale_encoding: csf"
-        checkpoint.problems.append(Problem(name, module, text))
+        problems.error(text, Code.RECIPE_NOT_MARKED, name, module)
     for scale in checkpoint.dense_table.names:
         if (recipe := covering_recipe(module_of(scale), marked)) is not None:
             text = f"is stored dense, but {recipe} is marked weight_scale_encoding: csf"
-            checkpoint.problems.append(Problem(name, scale, text))
+            problems.error(text, Code.RECIPE_WITHOUT_STREAMS, name, scale)
     if homeless:
         text = f"no recipe covers {count(len(homeless), 'module')} with CSF streams: readers would not find them"
-        checkpoint.problems.append(Problem(name, min(homeless), text, Severity.WARNING))
+        problems.warn(text, Code.RECIPE_NOT_MARKED, name, min(homeless))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from csf_tool.checkpoint.name_maps import load_with_map
+from csf_tool.codes import Code
 from csf_tool.disk.json_files import ESCAPED, parse_json
 from csf_tool.disk.paths import safe_relative
 from csf_tool.disk.reader import file_size
@@ -43,7 +44,8 @@ class Index:
         document = load_with_map(self.root / self.name, self.name, MAP_KEY)
         weight_map = document.get(MAP_KEY) if isinstance(document, dict) else None
         if not isinstance(weight_map, dict) or not set(map(type, weight_map.values())) <= {str}:
-            raise CheckpointError(f"{self.name}: {MAP_KEY} is not a map of tensor name to shard file")
+            problem = f"{MAP_KEY} is not a map of tensor name to shard file"
+            raise CheckpointError(problem, Code.INVALID_FIELD, self.name)
         for shard in set(weight_map.values()):
             safe_relative(shard, self.name)
         return cast(dict[str, Any], document)

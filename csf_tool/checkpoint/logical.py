@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from csf_tool.checkpoint.container import RECEIPTS, TENSORS, Receipt
+from csf_tool.checkpoint.container import TENSORS, Receipt, receipt_name
 from csf_tool.checkpoint.index import Index, index_document
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Plane, Shard
 from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.codes import Code
 from csf_tool.disk.headers import Tensor, render_header
 from csf_tool.errors import CheckpointError
 
@@ -119,7 +120,8 @@ def dense_shards(checkpoint: Checkpoint) -> list[DenseShard]:
     for shard in shards:
         require_new(shard, carried)
     for name in tensors.keys() - carried:
-        raise CheckpointError(f"{tensors[name].stored_in}: {name}: no source header has it, so it would be lost")
+        problem = "no source header has it, so it would be lost"
+        raise CheckpointError(problem, Code.RECEIPT_DIFFERS, tensors[name].stored_in, name)
     return shards
 
 
@@ -131,7 +133,7 @@ def require_new(shard: DenseShard, carried: set[str]) -> None:
     """
     names = {tensor.name for tensor in shard.tensors}
     if again := names & carried:
-        raise CheckpointError(f"{shard.name}: {min(again)}: two source headers ask for it")
+        raise CheckpointError("two source headers ask for it", Code.RECEIPT_DIFFERS, shard.name, min(again))
     carried |= names
 
 
@@ -142,10 +144,10 @@ def original_shard(receipt: Receipt, tensors: dict[str, DenseTensor]) -> DenseSh
         CheckpointError: the header is none, or asks for a tensor that is not stored as it says.
     """
     header = receipt.parse_source_header()
-    where = f"{RECEIPTS}/{receipt.row.file}.json"
+    where = receipt_name(receipt.row.file)
     if header.faults:
         fault = header.faults[0]
-        raise CheckpointError(f"{where}: source header: {fault.tensor}: {fault.problem}")
+        raise CheckpointError(f"source header: {fault.tensor}: {fault.problem}", fault.code, where)
     return DenseShard(
         receipt.row.file,
         receipt.source_header,
@@ -158,12 +160,12 @@ def original_shard(receipt: Receipt, tensors: dict[str, DenseTensor]) -> DenseSh
 def _source_tensor(wanted: Tensor, tensors: dict[str, DenseTensor], where: str) -> DenseTensor:
     found = tensors.get(wanted.name)
     if found is None:
-        raise CheckpointError(f"{where}: source header asks for {wanted.name}, which is not stored")
+        problem = f"source header asks for {wanted.name}, which is not stored"
+        raise CheckpointError(problem, Code.RECEIPT_DIFFERS, where)
     if (found.dtype, found.shape, found.nbytes) != (wanted.dtype, wanted.shape, wanted.nbytes):
-        raise CheckpointError(
-            f"{where}: source header has {wanted.name} as {wanted.dtype} {list(wanted.shape)}, "
-            f"it is stored as {found.dtype} {list(found.shape)}"
-        )
+        problem = f"source header has {wanted.name} as {wanted.dtype} {list(wanted.shape)}"
+        problem += f", it is stored as {found.dtype} {list(found.shape)}"
+        raise CheckpointError(problem, Code.RECEIPT_DIFFERS, where)
     return found
 
 
@@ -222,7 +224,8 @@ def dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:
         stream = parse_stream_name(stored)
         name = stream.scale if stream else stored
         if name not in placed:
-            raise CheckpointError(f"{index.name}: lists {name}, which no shard holds")
+            problem = f"lists {name}, which no shard holds"
+            raise CheckpointError(problem, Code.INDEX_NAMES_MISSING_TENSOR, index.name)
         weight_map[name] = placed[name]
     unlisted = placed.keys() - weight_map.keys()
     left_out = sum(t.nbytes for shard in shards for t in shard.tensors if t.name in unlisted) if unlisted else 0

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from csf_tool.checkpoint.container import Container
 from csf_tool.checkpoint.index import Index
-from csf_tool.checkpoint.problems import Problem
+from csf_tool.checkpoint.problems import Problems
 from csf_tool.checkpoint.repository import RemoteFile, Repository
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
 from csf_tool.disk.headers import Header, Tensor
@@ -281,7 +281,7 @@ class Checkpoint:
     dense_table: DenseTable = field(default_factory=lambda: DenseTable(Stored([])))
     index: Index | None = None
     container: Container | None = None
-    problems: list[Problem] = field(default_factory=list)
+    problems: Problems = field(default_factory=Problems)
     doubtful: dict[str, str] = field(default_factory=dict)
     """Dense scales that may be padded or in tile order, each with what tells so."""
     remark: str = ""

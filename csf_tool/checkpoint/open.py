@@ -11,18 +11,25 @@ from types import MappingProxyType
 
 from csf_tool.checkpoint.background import in_background
 from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, quantization_config
-from csf_tool.checkpoint.container import MANIFEST, TENSORS, Container, read_container
-from csf_tool.checkpoint.cross_check import cross_check, stored_twice
+from csf_tool.checkpoint.container import MANIFEST, TENSORS, Container
+from csf_tool.checkpoint.container_reading import read_container
+from csf_tool.checkpoint.cross_check import cross_check, note_stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.index import Index, find_index, read_index
 from csf_tool.checkpoint.model import Checkpoint, Layout, PlaneTable, Stored
 from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.checkpoint.no_checkpoint import (
+    no_files_of_one,
+    no_safetensors_file,
+    no_shard_can_be_read,
+    not_a_checkpoint,
+)
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes, join_planes
-from csf_tool.checkpoint.problems import Problem, Severity
-from csf_tool.checkpoint.refusals import no_files_of_one, no_safetensors_file, no_shard_can_be_read, not_a_checkpoint
+from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.checkpoint.repository import Repository
 from csf_tool.checkpoint.shard_headers import ReadShard, prepare, read_faultless, read_shard
 from csf_tool.codec.formats import FORMATS
+from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import load_json
 from csf_tool.disk.own_files import OWN_FOLDER, has_journal
@@ -55,12 +62,12 @@ def open_checkpoint(source: str | Path | Repository) -> Checkpoint:
             if path.is_file():
                 return _open_file(path)
             if not path.is_dir():
-                raise UsageError(f"{path}: no such file or folder")
+                raise UsageError("no such file or folder", file=str(path))
             checkpoint = _open_folder(path)
-            checkpoint.problems += _leftovers(checkpoint.root)
+            _note_leftovers(checkpoint)
             return checkpoint
     except PermissionError as error:
-        raise EnvironmentFault(f"{path}: cannot be read: {error.strerror}") from error
+        raise EnvironmentFault(f"cannot be read: {error.strerror}", file=str(path)) from error
 
 
 @contextmanager
@@ -77,7 +84,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 def _open_file(path: Path) -> Checkpoint:
     if path.name.endswith(".json"):
-        raise UsageError(f"{path}: is a JSON file; give the folder it is in, {path.parent}")
+        raise UsageError(f"is a JSON file; give the folder it is in, {path.parent}", file=str(path))
     checkpoint = Checkpoint(path, path.parent, Layout.FILE)
     try:
         checkpoint.shards = [read_shard(checkpoint, path.name, checkpoint.problems)]
@@ -92,16 +99,14 @@ def _open_folder(path: Path, hub: Repository | None = None, *, follow: bool = Tr
     """The checkpoint in a folder; a serving directory is followed to its weights once, never in circles."""
     index_name = find_index(path)
     stray = _shard_files(path, hub=hub)
-    passed_over: list[Problem] = []
-    if (path / MANIFEST).exists():
-        found = _container_here(path, index_name, stray, hub)
-        if isinstance(found, Checkpoint):
-            return found
-        passed_over = found
+    passed_over = Problems()
+    if (path / MANIFEST).exists() and (found := _container_here(path, index_name, stray, hub, passed_over)):
+        return found
     # Before the index: a serving directory has a copy of the source's, whose shards lie elsewhere.
     if not stray and (served := _serving_root(path)) and not hub:
         if not follow:
-            raise UsageError(f"{path}: is a serving directory that another one names as its weights")
+            problem = "is a serving directory that another one names as its weights"
+            raise UsageError(problem, Code.SERVING_DIRECTORY, str(path))
         checkpoint = _open_folder(served, follow=False)
         checkpoint.remark = f"the weights of the serving directory {path}"
         return checkpoint
@@ -116,37 +121,41 @@ def _open_folder(path: Path, hub: Repository | None = None, *, follow: bool = Tr
 
 
 def _container_here(
-    path: Path, index_name: str | None, stray: list[str], hub: Repository | None
-) -> Checkpoint | list[Problem]:
-    """The container whose manifest is in a folder, or why the folder is taken for a Hugging Face checkpoint."""
+    path: Path, index_name: str | None, stray: list[str], hub: Repository | None, passed_over: Problems
+) -> Checkpoint | None:
+    """The container whose manifest is in a folder; None where the folder is taken for a Hugging Face checkpoint.
+
+    Why it is so is added to `passed_over`.
+    """
     taken = "and the folder is taken as a Hugging Face checkpoint"
+    problems = Problems()
     try:
-        container = read_container(path)
+        container = read_container(path, problems)
     except CheckpointError as error:
         if not index_name and not stray:
             raise
-        text = f"cannot be read, {taken} ({error})"
-        return [Problem(MANIFEST, "", text, Severity.WARNING)] if (path / TENSORS).is_dir() else []
+        if (path / TENSORS).is_dir():
+            passed_over.warn(f"cannot be read, {taken} ({error})", error.code, MANIFEST)
+        return None
     if stray and not _shard_files(path, TENSORS, hub=hub):
         text = f"lists shards in {TENSORS}, where none is, {taken}"
-        return [Problem(MANIFEST, "", text, Severity.WARNING)]
+        passed_over.warn(text, Code.MIXED_LAYOUTS, MANIFEST)
+        return None
     mixed = _mixed_index(path, index_name) if index_name else []
-    container.problems += mixed
-    checkpoint = open_container(path, container, stray, hub)
+    problems += mixed
+    checkpoint = open_container(path, container, problems, stray, hub)
     checkpoint.remark = "mixed with a Hugging Face checkpoint" if mixed or stray else ""
     return checkpoint
 
 
-def _leftovers(path: Path) -> list[Problem]:
-    """What says that something here was begun and not finished, though all shards may look complete."""
-    problems = []
-    if unfinished := unfinished_downloads(path):
+def _note_leftovers(checkpoint: Checkpoint) -> None:
+    """Warn of what was begun here and not finished, though all shards may look complete."""
+    if unfinished := unfinished_downloads(checkpoint.root):
         text = f"{count(len(unfinished), 'file')} of a download or copy that was not finished: verify what there is"
-        problems.append(Problem(unfinished[0].name, "", text, Severity.WARNING))
-    if has_journal(path):
+        checkpoint.problems.warn(text, Code.DOWNLOAD_UNFINISHED, unfinished[0].name)
+    if has_journal(checkpoint.root):
         text = "a csf-tool run into this folder is not finished: run the same command again"
-        problems.append(Problem(OWN_FOLDER, "", text, Severity.WARNING))
-    return problems
+        checkpoint.problems.warn(text, Code.RUN_UNFINISHED, OWN_FOLDER)
 
 
 def _mixed_index(path: Path, index_name: str) -> list[Problem]:
@@ -154,10 +163,10 @@ def _mixed_index(path: Path, index_name: str) -> list[Problem]:
     try:
         names = read_index(path, index_name).weight_map
     except CheckpointError as error:
-        return [Problem(index_name, "", str(error).removeprefix(f"{index_name}: "))]
+        return [Problem.of(error)]
     if not any(map(parse_stream_name, names)):
         return []
-    return [Problem(index_name, "", f"lists CSF streams beside {MANIFEST}: {_MIXED}")]
+    return [Problem(f"lists CSF streams beside {MANIFEST}: {_MIXED}", Code.MIXED_LAYOUTS, index_name)]
 
 
 def _shard_files(root: Path, inside: str = "", *, hub: Repository | None = None) -> list[str]:
@@ -172,16 +181,19 @@ def _shard_files(root: Path, inside: str = "", *, hub: Repository | None = None)
 
 
 def open_container(
-    path: Path, container: Container, stray: Sequence[str] = (), hub: Repository | None = None
+    path: Path, container: Container, problems: Problems, stray: Sequence[str] = (), hub: Repository | None = None
 ) -> Checkpoint:
-    """The checkpoint of a container whose own files have been read; `stray` are shards that do not belong there."""
-    checkpoint = Checkpoint(path, path, Layout.CONTAINER, container=container, problems=container.problems, hub=hub)
+    """The checkpoint of a container whose own files have been read, with these problems.
+
+    `stray` are shards that do not belong there.
+    """
+    checkpoint = Checkpoint(path, path, Layout.CONTAINER, container=container, problems=problems, hub=hub)
     for name in stray:
-        container.error(name, f"a shard beside {MANIFEST}: {_MIXED}")
+        problems.error(f"a shard beside {MANIFEST}: {_MIXED}", Code.MIXED_LAYOUTS, name)
     names = [f"{TENSORS}/{file}" for file in container.rows]
     _read_shards(checkpoint, names, read_faultless(checkpoint, names, with_planes=False))
     for file in (name for name in _shard_files(path, TENSORS, hub=hub) if name not in container.rows):
-        container.error(f"{TENSORS}/{file}", "is not listed in the manifest")
+        problems.error("is not listed in the manifest", Code.SHARD_NOT_IN_MANIFEST, f"{TENSORS}/{file}")
     return _finish(checkpoint)
 
 
@@ -201,11 +213,12 @@ def _open_hf(path: Path, index_name: str | None, found: list[str], hub: Reposito
         names = indexed + [name for name in found if name not in indexed]
     elif len(found) > 1:
         text = "no index lists the shards: they are taken as they are; expand and compress write one"
-        checkpoint.problems.append(Problem("", "", text, Severity.WARNING))
+        checkpoint.problems.warn(text, Code.NO_INDEX)
     if not index_name:
         names = sorted({*found, *_numbered_siblings(found)})
     if not names:
-        raise CheckpointError(f"{checkpoint.label}: {index_name} lists no shards, and none are here")
+        problem = f"{index_name} lists no shards, and none are here"
+        raise CheckpointError(problem, Code.NO_SHARD_HERE, checkpoint.label)
     _read_shards(checkpoint, names, read)
     return _finish(checkpoint)
 
@@ -215,7 +228,7 @@ def _open_agreeing(opened: Checkpoint, read: dict[str, ReadShard]) -> Checkpoint
     index = opened.index
     assert index is not None
     shards = [shard for shard, _ in read.values()]
-    checkpoint = replace(opened, shards=shards, problems=[])
+    checkpoint = replace(opened, shards=shards, problems=Problems())
     held = {shard.name: shard.header.names for shard in shards}
     with in_background(lambda: index.spells_out(held)) as agrees:
         stored = Stored(shards)
@@ -252,7 +265,7 @@ def _read_shards(
             checkpoint.shards.append(shard)
         except CheckpointError as error:
             checkpoint.lacking.append(name)
-            checkpoint.problems.append(Problem(name, "", str(error).removeprefix(f"{name}: ")))
+            checkpoint.problems.append(Problem.of(error, name))
     if names and not checkpoint.shards:
         listed_by = checkpoint.index.name if checkpoint.index else MANIFEST
         raise no_shard_can_be_read(checkpoint.path, listed_by, names, checkpoint.problems[-len(names) :])
@@ -262,7 +275,7 @@ def _finish(checkpoint: Checkpoint) -> Checkpoint:
     """Find the planes, and hold every list of names against every other."""
     stored = Stored(checkpoint.shards)
     if len(stored.row_of) != len(stored.names):
-        checkpoint.problems += stored_twice(checkpoint.shards)
+        note_stored_twice(checkpoint.problems, checkpoint.shards)
     receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
     _add_planes(checkpoint, stored, find_planes(stored, receipts))
     return cross_check(checkpoint, stored)
@@ -291,8 +304,7 @@ def _serving_root(path: Path) -> Path | None:
     # Not Path.resolve: it raises what it likes for links that lead in circles.
     served = Path(os.path.realpath(path / root)) if isinstance(root, str) and "\0" not in root else None
     if served is None or not is_folder(served) or served == path.resolve():
-        raise UsageError(
-            f"{path}: is a serving directory, not a checkpoint: its weights lie under {SERVING_KEY} {brief(root)}, "
-            "which is not here; give the folder that was downloaded"
-        )
+        problem = f"is a serving directory, not a checkpoint: its weights lie under {SERVING_KEY} {brief(root)}, "
+        problem += "which is not here; give the folder that was downloaded"
+        raise UsageError(problem, Code.SERVING_DIRECTORY, str(path))
     return served

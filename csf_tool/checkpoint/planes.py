@@ -10,6 +10,7 @@ from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, is_stream_suf
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import FORMATS, SLAB_ROWS, CsfFormat
 from csf_tool.codec.tiles import padded_shape
+from csf_tool.codes import Code, Finding
 
 PACKED_DTYPES = ("U8", "I8")
 """Dtypes of weights that hold two FP4 codes a byte; an F4 weight states its logical shape instead."""
@@ -82,7 +83,7 @@ def _unknown_streams(others: dict[str, dict[str, int]], stored: Stored) -> list[
     """What looks like streams among the tensors that are those of no known format."""
     text = "is a stream of a codec that this csf-tool does not know: a newer one can"
     return [
-        Problem(stored.shards[row].name, scale + suffix, text)
+        Problem(text, Code.UNKNOWN_CODEC, stored.shards[row].name, scale + suffix)
         for suffix, rows in others.items()
         for scale, row in rows.items()
         if is_stream_suffix(suffix)
@@ -96,7 +97,12 @@ def _unpaired(fmt: CsfFormat, fixed: dict[str, int], exceptions: dict[str, int],
     lonely = [(name, name + fmt.fixed_suffix, "exception list") for name in fixed.keys() - exceptions.keys()]
     lonely += [(name, name + fmt.exceptions_suffix, "fixed stream") for name in exceptions.keys() - fixed.keys()]
     return [
-        Problem(stored.shards[stored.row_of[stream]].name, name, f"has no {fmt.title} {missing} beside {stream!r}")
+        Problem(
+            f"has no {fmt.title} {missing} beside {stream!r}",
+            Code.HALF_A_PAIR,
+            stored.shards[stored.row_of[stream]].name,
+            name,
+        )
         for name, stream, missing in sorted(lonely)
     ]
 
@@ -133,15 +139,17 @@ def _add_planes(
         )
         kind = known.get(looks)
         if kind is None:
-            found = _kind(fmt, stored[fixed], stored[exceptions], None if weight is None else stored[weight], receipt)
-            if not isinstance(found, PlaneKind):
-                problems += [Problem(stored.shards[fixed].name, name, text) for text in found]
+            faults: list[Finding] = []
+            beside = None if weight is None else stored[weight]
+            found = _kind(fmt, stored[fixed], stored[exceptions], beside, receipt, faults)
+            if found is None:
+                problems += [Problem(*fault, stored.shards[fixed].name, name) for fault in faults]
                 continue
             kind = known[looks] = table.place_of(found)
         words, scales = shapes[exceptions][0], table.kinds[kind].dense_bytes
         if words > scales:
             text = f"exception list has {words} words, the plane has only {scales} scales"
-            problems.append(Problem(stored.shards[fixed].name, name, text))
+            problems.append(Problem(text, Code.STREAM_SIZE, stored.shards[fixed].name, name))
             continue
         table.names.append(name)
         table.kind_of.append(kind)
@@ -167,35 +175,41 @@ def _stored_twice(table: PlaneTable) -> list[Problem]:
     for plane in table:
         if plane.name in stored.row_of:
             text = "is stored dense as well as in CSF streams: which of them counts cannot be known"
-            problems.append(Problem(stored.shards[stored.row_of[plane.name]].name, plane.name, text))
+            shard = stored.shards[stored.row_of[plane.name]]
+            problems.append(Problem(text, Code.PLANE_STORED_TWICE, shard.name, plane.name))
         if plane.name in seen:
             text = f"has streams of two formats, {seen[plane.name].fmt.title} and {plane.fmt.title}"
-            problems.append(Problem(plane.fixed.shard.name, plane.name, text))
+            problems.append(Problem(text, Code.PLANE_STORED_TWICE, plane.fixed.shard.name, plane.name))
         seen[plane.name] = plane
     return problems
 
 
 def _kind(
-    fmt: CsfFormat, fixed: Located, exceptions: Located, weight: Located | None, receipt: ScaleReceipt | None
-) -> PlaneKind | list[str]:
-    """The kind of the plane that a pair of streams is, or every reason why it is none."""
-    faults = _stream_faults(fixed, exceptions)
-    sources, source_faults = _geometries(fmt, fixed, weight, receipt)
-    faults += source_faults
+    fmt: CsfFormat,
+    fixed: Located,
+    exceptions: Located,
+    weight: Located | None,
+    receipt: ScaleReceipt | None,
+    faults: list[Finding],
+) -> PlaneKind | None:
+    """The kind of the plane that a pair of streams is; every reason why it is none is added to `faults`."""
+    faults += _stream_faults(fixed, exceptions)
+    sources = _geometries(fmt, fixed, weight, receipt, faults)
     if not sources:
-        faults.append("its geometry is unknown: a 1-D fixed stream, no weight beside it and no receipt")
+        text = "its geometry is unknown: a 1-D fixed stream, no weight beside it and no receipt"
+        faults.append(Finding(text, Code.GEOMETRY_UNKNOWN))
     if faults:
-        return faults
+        return None
     rows, cols = sources[0].rows, sources[0].cols
     if not all(_fits(source, rows, cols) for source in sources):
         said = "; ".join(f"{s.source}: {s.rows}x{s.cols}" for s in sources)
-        return [f"the sources of its geometry contradict each other: {said}"]
-    if fault := fmt.geometry_fault(rows, cols):
-        return [f"{fmt.title} CSF cannot hold it: {fault}"]
-    faults = _shape_faults(fmt, rows, cols, fixed, exceptions, receipt)
-    if faults:
-        return faults
-    return PlaneKind(fmt, rows, cols, receipt.dtype if receipt else fmt.dense_dtype)
+        text = f"the sources of its geometry contradict each other: {said}"
+        faults.append(Finding(text, Code.GEOMETRY_CONTRADICTS))
+    elif fault := fmt.geometry_fault(rows, cols):
+        faults.append(Finding(f"{fmt.title} CSF cannot hold it: {fault}", Code.GEOMETRY_IMPOSSIBLE))
+    else:
+        faults += _shape_faults(fmt, rows, cols, fixed, exceptions, receipt)
+    return None if faults else PlaneKind(fmt, rows, cols, receipt.dtype if receipt else fmt.dense_dtype)
 
 
 def _fits(source: Geometry, rows: int, cols: int) -> bool:
@@ -205,13 +219,13 @@ def _fits(source: Geometry, rows: int, cols: int) -> bool:
     return (source.rows, source.cols) == (rows, cols)
 
 
-def _stream_faults(fixed: Located, exceptions: Located) -> list[str]:
+def _stream_faults(fixed: Located, exceptions: Located) -> list[Finding]:
     faults = []
     if fixed.tensor.dtype != "U8" or len(fixed.tensor.shape) not in (1, 2):
         faults.append(f"fixed stream is {_describe(fixed)}, not U8 in one or two dimensions")
     if exceptions.tensor.dtype != "U32" or len(exceptions.tensor.shape) != 1:
         faults.append(f"exception list is {_describe(exceptions)}, not U32 in one dimension")
-    return faults
+    return [Finding(fault, Code.STREAM_SIZE) for fault in faults]
 
 
 def _describe(located: Located) -> str:
@@ -219,53 +233,56 @@ def _describe(located: Located) -> str:
 
 
 def _geometries(
-    fmt: CsfFormat, fixed: Located, weight: Located | None, receipt: ScaleReceipt | None
-) -> tuple[list[Geometry], list[str]]:
+    fmt: CsfFormat, fixed: Located, weight: Located | None, receipt: ScaleReceipt | None, faults: list[Finding]
+) -> list[Geometry]:
     """What each source says of the geometry, in order of trust: receipt, stream shape, weight."""
-    sources, faults = [], []
+    sources = []
     if receipt:
         sources.append(Geometry("receipt", *receipt.shape))
     shape = fixed.tensor.shape
     if len(shape) == 2 and (cols := fmt.cols_of_slab(shape[1])) is not None:
         sources.append(Geometry("fixed stream", shape[0] * SLAB_ROWS, cols))
-    if weight:
-        found = weight_geometry(weight, fmt)
-        if isinstance(found, Geometry):
-            sources.append(found)
-        else:
-            faults.append(found)
-    return sources, faults
+    if weight and (found := weight_geometry(weight, fmt, faults)):
+        sources.append(found)
+    return sources
 
 
-def weight_geometry(weight: Located, fmt: CsfFormat) -> Geometry | str:
-    """The geometry of the scales of an FP4 weight, or why the tensor is no such weight."""
+def weight_geometry(weight: Located, fmt: CsfFormat, faults: list[Finding]) -> Geometry | None:
+    """The geometry of the scales of an FP4 weight; why a tensor is no such weight is added to `faults`."""
     dtype, shape = weight.tensor.dtype, weight.tensor.shape
     if len(shape) != 2 or dtype not in (*PACKED_DTYPES, "F4"):
-        return f"the weight beside it, {weight.tensor.name!r}, is {_describe(weight)}: not FP4 codes"
+        text = f"the weight beside it, {weight.tensor.name!r}, is {_describe(weight)}: not FP4 codes"
+        faults.append(Finding(text, Code.NOT_FP4_WEIGHT))
+        return None
     k = shape[1] if dtype == "F4" else 2 * shape[1]
     if k % fmt.group_size:
-        return f"the weight beside it has {k} columns, not a multiple of the group size {fmt.group_size}"
+        text = f"the weight beside it has {k} columns, not a multiple of the group size {fmt.group_size}"
+        faults.append(Finding(text, Code.NOT_FP4_WEIGHT))
+        return None
     return Geometry("weight", shape[0], k // fmt.group_size)
 
 
 def _shape_faults(
     fmt: CsfFormat, rows: int, cols: int, fixed: Located, exceptions: Located, receipt: ScaleReceipt | None
-) -> list[str]:
+) -> list[Finding]:
     faults = []
     shape, expected = fixed.tensor.shape, fmt.fixed_bytes(rows, cols)
     if fixed.tensor.nbytes != expected:
-        faults.append(f"fixed stream has {fixed.tensor.nbytes} bytes, a {rows}x{cols} plane takes {expected}")
+        text = f"fixed stream has {fixed.tensor.nbytes} bytes, a {rows}x{cols} plane takes {expected}"
+        faults.append(Finding(text, Code.STREAM_SIZE))
     elif len(shape) == 2 and shape != (rows // SLAB_ROWS, fmt.slab_bytes(cols)):
-        faults.append(f"fixed stream is {list(shape)}, not [slabs, slab bytes] of a {rows}x{cols} plane")
+        text = f"fixed stream is {list(shape)}, not [slabs, slab bytes] of a {rows}x{cols} plane"
+        faults.append(Finding(text, Code.STREAM_SIZE))
     if receipt:
         stated = {
             "fixed_bytes": (receipt.fixed_bytes, fixed.tensor.nbytes),
             "exception_bytes": (receipt.exception_bytes, exceptions.tensor.nbytes),
             "source_bytes": (receipt.source_bytes, rows * cols),
         }
-        faults += [f"receipt says {key} {said}, found {got}" for key, (said, got) in stated.items() if said != got]
+        said = [f"{key} {n}, found {got}" for key, (n, got) in stated.items() if n != got]
         if receipt.dtype not in fmt.dense_dtypes:
-            faults.append(f"receipt says dtype {receipt.dtype}, {fmt.title} scales are {'/'.join(fmt.dense_dtypes)}")
+            said.append(f"dtype {receipt.dtype}, {fmt.title} scales are {'/'.join(fmt.dense_dtypes)}")
+        faults += [Finding(f"receipt says {text}", Code.RECEIPT_DIFFERS) for text in said]
     return faults
 
 
@@ -297,8 +314,8 @@ def find_dense_planes(stored: Stored) -> DenseTable:
 def _dense_kind(scale: Located, weight: Located) -> PlaneKind | None:
     dtype, shape = scale.tensor.dtype, scale.tensor.shape
     for fmt in FORMATS:
-        geometry = weight_geometry(weight, fmt)
-        if dtype not in fmt.dense_dtypes or not isinstance(geometry, Geometry):
+        geometry = weight_geometry(weight, fmt, [])
+        if dtype not in fmt.dense_dtypes or geometry is None:
             continue
         plain = geometry.rows, geometry.cols
         if shape in (plain, padded_shape(*plain)):
@@ -308,8 +325,8 @@ def _dense_kind(scale: Located, weight: Located) -> PlaneKind | None:
 
 def _padding(weight: Located, kind: PlaneKind) -> str:
     """Both shapes, where the scales reach past what their weight needs."""
-    geometry = weight_geometry(weight, kind.fmt)
-    if isinstance(geometry, Geometry) and (geometry.rows, geometry.cols) == (kind.rows, kind.cols):
+    geometry = weight_geometry(weight, kind.fmt, [])
+    if geometry and (geometry.rows, geometry.cols) == (kind.rows, kind.cols):
         return ""
     return f"it is {[kind.rows, kind.cols]} beside a weight of {_describe(weight)}"
 

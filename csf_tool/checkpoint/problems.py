@@ -1,8 +1,11 @@
 """What is wrong with a checkpoint, collected rather than raised, so that one fault never hides the rest."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from csf_tool.codes import Code
+from csf_tool.errors import CheckpointError
 from csf_tool.text import escape
 
 
@@ -18,24 +21,52 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem: the file and the tensor it is in (empty where it is in none), and what it is."""
+    """One problem: what it is, of which kind, and the file and the tensor it is in (empty where it is in none)."""
 
-    file: str
-    tensor: str
     problem: str
+    code: Code
+    file: str = ""
+    tensor: str = ""
     severity: Severity = Severity.ERROR
+
+    @classmethod
+    def of(cls, error: CheckpointError, file: str = "", tensor: str = "") -> "Problem":
+        """The problem that an error stands for: in `file` and `tensor`, or where the error says that it is.
+
+        An error of another place than these keeps that in its words.
+        """
+        file, tensor = file or error.file, tensor or error.tensor
+        places = (error.file, file), (error.tensor, tensor)
+        elsewhere = [place for place, known in places if place not in ("", known)]
+        return cls(": ".join([*elsewhere, error.problem]), error.code, file, tensor)
+
+    def as_error(self) -> CheckpointError:
+        """The error that says the same."""
+        return CheckpointError(self.problem, self.code, self.file, self.tensor)
 
     def __str__(self) -> str:
         places = [escape(place) for place in (self.file, self.tensor) if place]
         return ": ".join([*places, escape(self.problem)])
 
 
-def errors(problems: list[Problem]) -> list[Problem]:
+class Problems(list[Problem]):
+    """The problems of one checkpoint. The checkpoint owns them: whatever reads a part of it is given this to add to."""
+
+    def error(self, problem: str, code: Code, file: str = "", tensor: str = "") -> None:
+        """Note that the checkpoint is at fault."""
+        self.append(Problem(problem, code, file, tensor))
+
+    def warn(self, problem: str, code: Code, file: str = "", tensor: str = "") -> None:
+        """Note something odd."""
+        self.append(Problem(problem, code, file, tensor, Severity.WARNING))
+
+
+def errors(problems: Iterable[Problem]) -> list[Problem]:
     """The problems that make the checkpoint unfit to expand."""
     return [p for p in problems if p.severity is Severity.ERROR]
 
 
-def warnings(problems: list[Problem]) -> list[Problem]:
+def warnings(problems: Iterable[Problem]) -> list[Problem]:
     """The problems that are only odd."""
     return [p for p in problems if p.severity is Severity.WARNING]
 

@@ -1,15 +1,25 @@
-"""Hashes that somebody else published for a checkpoint's files, and computing ours."""
+"""Hashes that somebody else published for a checkpoint's files, where it came from, and computing hashes of ours."""
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from csf_tool.checkpoint.container import TENSORS, Container
+from csf_tool.checkpoint.container import (
+    METADATA_SHA256,
+    SOURCE_INDEX_SHA256,
+    TENSORS,
+    Container,
+    Origin,
+    is_sha256,
+)
 from csf_tool.checkpoint.downloads import NOTES
 from csf_tool.checkpoint.hash_list import HashList, can_list, digest_line
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.codec.formats import CsfFormat
+from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash, sha256_of
 from csf_tool.disk.paths import is_safe_relative, relative_files
 from csf_tool.disk.reader import is_file, read_document
@@ -20,7 +30,7 @@ SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha256sum.txt")
 """Names of files as `sha256sum` writes them."""
 
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_UNKNOWN = "unknown"
 _GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
 
 
@@ -64,6 +74,28 @@ def known_origin(checkpoint: Checkpoint) -> tuple[str | None, str | None]:
     return None, commits[0] if len(commits) == 1 else None
 
 
+@dataclass(frozen=True)
+class StatedOrigin:
+    """What the user says of the origin; None where it is to be guessed."""
+
+    family: str | None = None
+    source_model_id: str | None = None
+    source_revision: str | None = None
+
+
+def find_origin(checkpoint: Checkpoint, fmt: CsfFormat, model_type: str | None, stated: StatedOrigin) -> Origin:
+    """The origin: what is stated, and the rest as the folder tells it.
+
+    It may tell by a Hub cache's path, by what `hf download` noted, and by the model's type.
+    """
+    repository, revision = known_origin(checkpoint)
+    return Origin(
+        stated.family or f"{model_type or _UNKNOWN}_{fmt.name}",
+        stated.source_model_id or repository or checkpoint.root.resolve().name,
+        stated.source_revision or revision or _UNKNOWN,
+    )
+
+
 def hash_list(checkpoint: Checkpoint, name: str, known: dict[str, str]) -> HashList:
     """The list of all files of a checkpoint; those whose SHA-256 is not `known` are read for it.
 
@@ -103,13 +135,13 @@ def metadata_hashes(container: Container) -> list[PublishedHash]:
     folder = container.metadata_root.relative_to(container.root).as_posix()
     prefix = "" if folder == "." else folder + "/"
     found = [
-        PublishedHash(prefix + name, "sha256", digest, "metadata_sha256")
+        PublishedHash(prefix + name, "sha256", digest, METADATA_SHA256)
         for name, digest in container.metadata_sha256.items()
     ]
-    stated = container.manifest.get("source_index_sha256")
+    stated = container.manifest.get(SOURCE_INDEX_SHA256)
     has_index = INDEX_NAME not in container.metadata_sha256 and (container.metadata_root / INDEX_NAME).exists()
-    if has_index and isinstance(stated, str) and _SHA256.fullmatch(stated):
-        found.append(PublishedHash(prefix + INDEX_NAME, "sha256", stated, "source_index_sha256"))
+    if has_index and is_sha256(stated):
+        found.append(PublishedHash(prefix + INDEX_NAME, "sha256", str(stated), SOURCE_INDEX_SHA256))
     return found
 
 
@@ -133,7 +165,7 @@ def _sums_lines(root: Path) -> Iterator[tuple[str, int, str]]:
 def _damaged_sums(root: Path) -> list[Problem]:
     """Lines that were a hash and a name once; comments, signatures and other styles are none."""
     return [
-        Problem(sums, "", f"line {number} is damaged: it is no hash and name any more")
+        Problem(f"line {number} is damaged: it is no hash and name any more", Code.HASH_DAMAGED, sums)
         for sums, number, line in _sums_lines(root)
         if "\0" in line or (_was_hex(line[:64]) and not digest_line(line))
     ]
@@ -148,7 +180,7 @@ def _damaged_notes(checkpoint: Checkpoint) -> list[Problem]:
     """Notes without a hash: other servers than the Hub may give such, too."""
     text = "the note that hf download left of it has no hash: it cannot be checked"
     return [
-        Problem(name, "", text, Severity.WARNING)
+        Problem(text, Code.HASH_DAMAGED, name, severity=Severity.WARNING)
         for name in _names(checkpoint)
         if is_file(checkpoint.root / NOTES / (name + _NOTE_SUFFIX)) and not _download_hash(checkpoint.root, name)
     ]
@@ -173,7 +205,7 @@ def _download_lines(root: Path, name: str) -> list[str]:
 
 
 def _hash_named(digest: str, name: str, evidence: str) -> list[PublishedHash]:
-    if _SHA256.fullmatch(digest):
+    if is_sha256(digest):
         return [PublishedHash(name, "sha256", digest, evidence)]
     if _GIT_SHA1.fullmatch(digest):
         return [PublishedHash(name, "git-sha1", digest, evidence)]

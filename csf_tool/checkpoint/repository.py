@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from csf_tool.checkpoint.problems import Problem
+from csf_tool.checkpoint.problems import Problems
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.reader import Reader
 
@@ -29,7 +29,7 @@ class Repository(Protocol):
 
     root: Path
     """The folder that holds what has been fetched."""
-    problems: list[Problem]
+    problems: Problems
 
     @property
     def files(self) -> Mapping[str, object]:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from csf_tool.checkpoint.background import in_background
 from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.planes import PlaneColumns, planes_of_shard
-from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.checkpoint.problems import Problem, Problems
+from csf_tool.codes import Code
 from csf_tool.disk.headers import DTYPE_BITS, Header, read_header
 from csf_tool.disk.reader import RandomReader
 from csf_tool.errors import CheckpointError
@@ -30,7 +31,7 @@ def prepare(checkpoint: Checkpoint, names: list[str]) -> None:
         checkpoint.hub.prepare(names)
 
 
-def read_shard(checkpoint: Checkpoint, name: str, problems: list[Problem]) -> Shard:
+def read_shard(checkpoint: Checkpoint, name: str, problems: Problems) -> Shard:
     """The shard `name` of a checkpoint, by its header; what is wrong with tensors is added to `problems`.
 
     Raises:
@@ -41,16 +42,16 @@ def read_shard(checkpoint: Checkpoint, name: str, problems: list[Problem]) -> Sh
     if checkpoint.hub and (remote := checkpoint.hub.remote(name)):
         size = remote.size
         header = read_header(remote.open(), size)
-        problems += [Problem(name, fault.tensor, fault.problem) for fault in header.faults]
+        problems += [Problem(fault.problem, fault.code, name, fault.tensor) for fault in header.faults]
         return Shard(name, path, size, 0, header, remote)
     with RandomReader(path, name) as reader:
         status = os.fstat(reader.fileno())
         header = read_header(reader, status.st_size)
-    problems += [Problem(name, fault.tensor, fault.problem) for fault in header.faults]
+    problems += [Problem(fault.problem, fault.code, name, fault.tensor) for fault in header.faults]
     for dtype in sorted(set(header.dtypes) - DTYPE_BITS.keys()):
         first = header.names[header.dtypes.index(dtype)]
         text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
-        problems.append(Problem(name, first, text, Severity.WARNING))
+        problems.warn(text, Code.UNKNOWN_DTYPE, name, first)
     return Shard(name, path, status.st_size, status.st_mtime_ns, header)
 
 
@@ -72,7 +73,7 @@ def read_faultless(checkpoint: Checkpoint, names: list[str], *, with_planes: boo
 
 
 def _read(checkpoint: Checkpoint, names: list[str], with_planes: bool) -> list[ReadShard]:
-    problems: list[Problem] = []
+    problems = Problems()
     shards = [read_shard(checkpoint, name, problems) for name in names]
     if problems:
         return []

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.codec import reference
-from csf_tool.codec.reference import Fault
+from csf_tool.codec.reference import StreamFault
 from csf_tool.disk.reader import RandomReader, Reader
 from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError
 
@@ -25,7 +25,7 @@ class PlaneStreams:
     fixed: NDArray[np.uint8]
     exceptions: NDArray[np.uint32]
 
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[StreamFault]:
         """What is wrong with the streams."""
         plane = self.plane
         return reference.check(plane.fmt, self.fixed, self.exceptions, rows=plane.rows, cols=plane.cols)
@@ -36,9 +36,10 @@ class PlaneStreams:
         Raises:
             StreamError: the streams break a rule of the format.
         """
-        broken = [str(fault) for fault in self.faults() if not fault.decodable]
+        broken = [fault for fault in self.faults() if not fault.decodable]
         if broken:
-            raise StreamError(f"{self.plane.fixed.shard.name}: {self.plane.name}: {'; '.join(broken)}")
+            problem = "; ".join(map(str, broken))
+            raise StreamError(problem, broken[0].code, self.plane.fixed.shard.name, self.plane.name)
         return self
 
 

@@ -254,8 +254,8 @@ def compress(
     csf-tool compress ~/models/Qwen3.8-Flash-Next-NVFP4 /data/Qwen3.8-Flash-Next-CSF
     csf-tool compress ~/models/GLM-5.3-Flash-NVFP4 /data/GLM-5.3-Flash-CSF --to container --exclude '*.layers.45.*'
     """
-    from csf_tool.checkpoint.container_documents import StatedOrigin
     from csf_tool.checkpoint.model import Layout
+    from csf_tool.checkpoint.published import StatedOrigin
     from csf_tool.report.compress import compress_json, compress_report
     from csf_tool.write.compress import CompressOptions
     from csf_tool.write.compress import compress as run
@@ -317,7 +317,7 @@ def convert(
     csf-tool convert ~/models/Qwen-CSF-container /data/Qwen-CSF --to hf --link
     csf-tool convert ~/models/Qwen-CSF-container /data/Qwen-serving --to serving --checkpoint-root /models/csf
     """
-    from csf_tool.checkpoint.container_documents import StatedOrigin
+    from csf_tool.checkpoint.published import StatedOrigin
     from csf_tool.report.convert import convert_json, convert_report
     from csf_tool.write.convert import ConvertOptions, Target
     from csf_tool.write.convert import convert as run

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from csf_tool.codec.formats import EXCEPTION_BYTES, POSITION_BITS, POSITION_MASK, SLAB_ROWS, CsfFormat
+from csf_tool.codes import Code
 from csf_tool.errors import StreamError
 
 Bytes = NDArray[np.uint8]
@@ -28,14 +29,15 @@ _BLOCK_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
-class Fault:
+class StreamFault:
     """One kind of fault in a plane's streams, with its first place and how often it occurs.
 
     `decodable` faults are oddities: the bytes decode exactly, but no encoder of the format writes them.
     """
 
     problem: str
-    count: int
+    code: Code
+    count: int = 1
     row: int | None = None
     col: int | None = None
     decodable: bool = False
@@ -78,7 +80,7 @@ def encode(fmt: CsfFormat, scales: Bytes) -> tuple[Bytes, Words]:
     """
     rows, cols = scales.shape
     if fault := fmt.geometry_fault(rows, cols):
-        raise StreamError(f"{fmt.title} CSF cannot hold the plane: {fault}")
+        raise StreamError(f"{fmt.title} CSF cannot hold the plane: {fault}", Code.GEOMETRY_IMPOSSIBLE)
     bases = row_bases(fmt, scales)
     codes = scales - bases[:, None]  # wraps below the base: then it is outside the window as well
     outside = codes >= fmt.window
@@ -120,12 +122,12 @@ def _block_bases(fmt: CsfFormat, block: Bytes) -> NDArray[np.intp]:
     return bases
 
 
-def check(fmt: CsfFormat, fixed: Bytes, exceptions: Words, *, rows: int, cols: int) -> list[Fault]:
+def check(fmt: CsfFormat, fixed: Bytes, exceptions: Words, *, rows: int, cols: int) -> list[StreamFault]:
     """Every fault of a plane's streams; empty when they are what an encoder of the format writes."""
     if fault := fmt.geometry_fault(rows, cols):
-        return [Fault(f"{fmt.title} CSF cannot hold the plane: {fault}", 1)]
+        return [StreamFault(f"{fmt.title} CSF cannot hold the plane: {fault}", Code.GEOMETRY_IMPOSSIBLE)]
     if fault := _size_fault(fmt, fixed.nbytes, rows, cols):
-        return [Fault(fault, 1)]
+        return [StreamFault(fault, Code.STREAM_SIZE)]
     faults = _fixed_faults(fmt, _slabs(fmt, fixed, rows, cols), cols)
     position_faults = _position_faults(exceptions, rows * cols, cols)
     if not faults and not position_faults:
@@ -142,8 +144,10 @@ def _size_fault(fmt: CsfFormat, nbytes: int, rows: int, cols: int) -> str | None
 
 def _slabs(fmt: CsfFormat, fixed: Bytes, rows: int, cols: int) -> Bytes:
     """The fixed stream as `[rows / 16, slab bytes]`."""
-    if fault := fmt.geometry_fault(rows, cols) or _size_fault(fmt, fixed.nbytes, rows, cols):
-        raise StreamError(fault)
+    if fault := fmt.geometry_fault(rows, cols):
+        raise StreamError(fault, Code.GEOMETRY_IMPOSSIBLE)
+    if fault := _size_fault(fmt, fixed.nbytes, rows, cols):
+        raise StreamError(fault, Code.STREAM_SIZE)
     return fixed.reshape(-1, fmt.slab_bytes(cols))
 
 
@@ -182,29 +186,32 @@ def _pack(fmt: CsfFormat, codes: Bytes) -> Bytes:
 def _apply_exceptions(exceptions: Words, out: Bytes) -> None:
     positions = exceptions & np.uint32(POSITION_MASK)
     if len(positions) and int(positions.max()) >= out.size:
-        raise StreamError(f"exception position {int(positions.max())} is outside the plane of {out.size} scales")
+        problem = f"exception position {int(positions.max())} is outside the plane of {out.size} scales"
+        raise StreamError(problem, Code.POSITION_OUTSIDE)
     out.reshape(-1)[positions] = exceptions >> np.uint32(POSITION_BITS)
 
 
-def _fixed_faults(fmt: CsfFormat, slabs: Bytes, cols: int) -> list[Fault]:
+def _fixed_faults(fmt: CsfFormat, slabs: Bytes, cols: int) -> list[StreamFault]:
     """Bases past the highest, and padding bits that are set."""
     faults = []
     bases = slabs[:, :SLAB_ROWS].reshape(-1)
     high = np.flatnonzero(bases > fmt.max_base)
     if len(high):
         row = int(high[0])
-        faults.append(Fault(f"row {row}: base {bases[row]} is above {fmt.max_base}", len(high), row))
+        problem = f"row {row}: base {bases[row]} is above {fmt.max_base}"
+        faults.append(StreamFault(problem, Code.BASE_TOO_HIGH, len(high), row))
     used_bits = cols * fmt.code_bits % 8
     if used_bits:
         last = slabs[:, SLAB_ROWS:].reshape(len(bases), -1)[:, -1]
         padded = np.flatnonzero(last >> np.uint8(used_bits))
         if len(padded):
             row = int(padded[0])
-            faults.append(Fault(f"row {row}: bits past the last column are not zero", len(padded), row))
+            problem = f"row {row}: bits past the last column are not zero"
+            faults.append(StreamFault(problem, Code.PADDING_BITS, len(padded), row))
     return faults
 
 
-def _position_faults(exceptions: Words, elements: int, cols: int) -> list[Fault]:
+def _position_faults(exceptions: Words, elements: int, cols: int) -> list[StreamFault]:
     """Positions outside the plane, and positions that do not strictly increase."""
     faults = []
     positions = (exceptions & np.uint32(POSITION_MASK)).astype(np.int64)
@@ -212,18 +219,19 @@ def _position_faults(exceptions: Words, elements: int, cols: int) -> list[Fault]
     if len(outside):
         i = int(outside[0])
         problem = f"exception {i}: position {positions[i]} is outside the plane of {elements} scales"
-        faults.append(Fault(problem, len(outside)))
+        faults.append(StreamFault(problem, Code.POSITION_OUTSIDE, len(outside)))
     unsorted = np.flatnonzero(positions[1:] <= positions[:-1]) + 1
     if len(unsorted):
         i = int(unsorted[0])
         row, col = divmod(int(positions[i]), cols)
         verb = "repeats" if positions[i] == positions[i - 1] else "is less than"
         problem = f"exception {i}: position {positions[i]} {verb} the one before, {positions[i - 1]}"
-        faults.append(Fault(f"{problem}; positions must strictly increase", len(unsorted), row, col))
+        problem += "; positions must strictly increase"
+        faults.append(StreamFault(problem, Code.POSITION_ORDER, len(unsorted), row, col))
     return faults
 
 
-def _window_faults(fmt: CsfFormat, fixed: Bytes, exceptions: Words, rows: int, cols: int) -> list[Fault]:
+def _window_faults(fmt: CsfFormat, fixed: Bytes, exceptions: Words, rows: int, cols: int) -> list[StreamFault]:
     """Exceptions that their row's window covers: they decode exactly, but the encoder rule writes none."""
     positions = (exceptions & np.uint32(POSITION_MASK)).astype(np.int64)
     bases = _slabs(fmt, fixed, rows, cols)[:, :SLAB_ROWS].reshape(-1)
@@ -234,7 +242,7 @@ def _window_faults(fmt: CsfFormat, fixed: Bytes, exceptions: Words, rows: int, c
     i = int(inside[0])
     row, col = divmod(int(positions[i]), cols)
     problem = f"exception {i} at row {row}, column {col} lies inside its row's window"
-    return [Fault(problem, len(inside), row, col, decodable=True)]
+    return [StreamFault(problem, Code.NEEDLESS_EXCEPTION, len(inside), row, col, decodable=True)]
 
 
 def exception_words(raw: bytes | bytearray | memoryview) -> Words:
@@ -244,5 +252,6 @@ def exception_words(raw: bytes | bytearray | memoryview) -> Words:
         StreamError: the length is not a multiple of 4 bytes.
     """
     if len(raw) % EXCEPTION_BYTES:
-        raise StreamError(f"exception list has {len(raw)} bytes, not a multiple of {EXCEPTION_BYTES}")
+        problem = f"exception list has {len(raw)} bytes, not a multiple of {EXCEPTION_BYTES}"
+        raise StreamError(problem, Code.STREAM_SIZE)
     return np.frombuffer(raw, "<u4")

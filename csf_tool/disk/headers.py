@@ -14,9 +14,10 @@ from itertools import accumulate, pairwise
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
-from csf_tool.disk.disguises import HEAD_BYTES, SAFETENSORS, disguise
+from csf_tool.codes import Code
 from csf_tool.disk.json_files import are_plain, parse_json
 from csf_tool.disk.reader import Reader
+from csf_tool.disk.wrong_content import HEAD_BYTES, SAFETENSORS, wrong_content
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
 
@@ -77,14 +78,15 @@ _tensor_of = partial(tuple.__new__, Tensor)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class HeaderFault:
     """What is wrong with a header; `tensor` is empty when no single tensor is to blame.
 
     With `hides_data` the tensor's bytes are others' as well, or past the end of the file: they are not to be read.
     """
 
-    tensor: str
     problem: str
+    code: Code
+    tensor: str = ""
     hides_data: bool = False
 
 
@@ -103,7 +105,7 @@ class Header:
     shapes: list[tuple[int, ...]]
     begins: list[int]
     ends: list[int]
-    faults: list[Fault]
+    faults: list[HeaderFault]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -143,19 +145,22 @@ def read_header(reader: Reader, file_size: int) -> Header:
     length = int.from_bytes(head[:LENGTH_BYTES], "little")
     # Only where this is no header: the length of a good one may well be the bytes of a space or a "<".
     is_odd = length > MAX_HEADER_BYTES or head[LENGTH_BYTES : LENGTH_BYTES + 1] != b"{"
-    if is_odd and (reason := disguise(head, SAFETENSORS)):
-        raise CheckpointError(f"{name}: {reason}")
-    if file_size < LENGTH_BYTES:
-        raise CheckpointError(f"{name}: {file_size} bytes, too short for a safetensors file")
-    if length > MAX_HEADER_BYTES:
-        raise CheckpointError(
-            f"{name}: not a safetensors file: it claims a header of {length} bytes, the limit is {MAX_HEADER_BYTES}"
-        )
-    if LENGTH_BYTES + length > file_size:
-        raise CheckpointError(
-            f"{name}: cut short inside its header: {file_size} bytes, the header alone takes {LENGTH_BYTES + length}"
-        )
+    if is_odd and (found := wrong_content(head, SAFETENSORS)):
+        raise CheckpointError(*found, name)
+    if problem := _length_fault(length, file_size):
+        raise CheckpointError(problem, Code.NOT_SAFETENSORS, name)
     return parse_header(reader.read(LENGTH_BYTES, LENGTH_BYTES + length), name, file_size)
+
+
+def _length_fault(length: int, file_size: int) -> str | None:
+    """Why a file of that size cannot have a header of that length."""
+    if file_size < LENGTH_BYTES:
+        return f"{file_size} bytes, too short for a safetensors file"
+    if length > MAX_HEADER_BYTES:
+        return f"not a safetensors file: it claims a header of {length} bytes, the limit is {MAX_HEADER_BYTES}"
+    if LENGTH_BYTES + length > file_size:
+        return f"cut short inside its header: {file_size} bytes, the header alone takes {LENGTH_BYTES + length}"
+    return None
 
 
 def parse_header(raw: bytes | bytearray, name: str, file_size: int | None) -> Header:
@@ -210,7 +215,7 @@ def _usual_metadata(opening: str) -> dict[str, str] | None:
         document = parse_json((opening[:-1] + "}").encode(), "")
     except CheckpointError:
         return None
-    faults: list[Fault] = []
+    faults: list[HeaderFault] = []
     metadata = _metadata(document.get(METADATA_KEY), faults)
     return metadata if document.keys() == {METADATA_KEY} and not faults else None
 
@@ -236,16 +241,10 @@ def _are_usual_names(names: list[str]) -> bool:
 def _any_header(raw: bytes, name: str, file_size: int | None) -> Header:
     """The header whose JSON is `raw`, however it is written and whatever is wrong with it."""
     document = _header_json(raw, name)
-    faults: list[Fault] = []
+    faults: list[HeaderFault] = []
     metadata = _metadata(document.pop(METADATA_KEY, None), faults)
     start = LENGTH_BYTES + len(raw)
-    tensors = []
-    for tensor_name, entry in document.items():
-        tensor = _tensor(tensor_name, entry, start)
-        if isinstance(tensor, Fault):
-            faults.append(tensor)
-        else:
-            tensors.append(tensor)
+    tensors = [t for key, entry in document.items() if (t := _tensor(key, entry, start, faults)) is not None]
     tensors.sort(key=lambda t: (t.begin, t.end))
     faults += _coverage_faults(tensors, start, complete=len(tensors) == len(document))
     if file_size is not None:
@@ -261,31 +260,34 @@ def _header_json(raw: bytes, name: str) -> dict[str, Any]:
     more colons than keys, or escapes: never in a header as the known writers write it.
     """
     if not raw.startswith(b"{"):
-        raise CheckpointError(f"{name}: the header does not start with '{{': not a safetensors file")
-    where = f"{name}: header"
+        raise CheckpointError("the header does not start with '{': not a safetensors file", Code.NOT_SAFETENSORS, name)
     try:
         document = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError):
-        return _object(parse_json(raw, where), where)  # says what is wrong, strictly
-    document = _object(document, where)
+        return _strict_object(raw, name)  # says what is wrong
+    assert isinstance(document, dict)  # by its first byte
     keys = len(document) + sum(len(value) for value in document.values() if isinstance(value, dict))
     if raw.count(b":") != keys or b"\\u" in raw or b"NaN" in raw or b"Infinity" in raw:
-        document = _object(parse_json(raw, where), where)
+        return _strict_object(raw, name)
     return document
 
 
-def _object(document: Any, where: str) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise CheckpointError(f"{where}: not a JSON object")
+def _strict_object(raw: bytes, name: str) -> dict[str, Any]:
+    """The JSON object of a header, read strictly."""
+    try:
+        document = parse_json(raw, name)
+    except CheckpointError as error:
+        raise error.within("header") from error
+    assert isinstance(document, dict)  # by its first byte
     return document
 
 
-def _metadata(entry: Any, faults: list[Fault]) -> dict[str, str]:
+def _metadata(entry: Any, faults: list[HeaderFault]) -> dict[str, str]:
     if entry is None:  # absent, or null: the reference implementation takes both
         return {}
     if isinstance(entry, dict) and all(isinstance(value, str) for value in entry.values()):
         return entry
-    faults.append(Fault("", f"{METADATA_KEY} is not a map of strings"))
+    faults.append(HeaderFault(f"{METADATA_KEY} is not a map of strings", Code.INVALID_HEADER))
     return {}
 
 
@@ -293,27 +295,34 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < _MAX_OFFSET
 
 
-def _tensor(name: str, entry: Any, start: int) -> Tensor | Fault:
-    """The tensor that a header's entry describes, or what is wrong with the entry."""
+def _tensor(name: str, entry: Any, start: int, faults: list[HeaderFault]) -> Tensor | None:
+    """The tensor that a header's entry describes; what is wrong with the entry is added to `faults`."""
     if len(name) > MAX_NAME_LENGTH:
-        return Fault(
-            "", f"the name {brief(name)} has {len(name)} characters, more than the {MAX_NAME_LENGTH} that are read"
-        )
+        text = f"the name {brief(name)} has {len(name)} characters, more than the {MAX_NAME_LENGTH} that are read"
+        faults.append(HeaderFault(text, Code.INVALID_HEADER))
+    elif problem := _entry_fault(entry):
+        faults.append(HeaderFault(problem, Code.INVALID_HEADER, name))
+    else:
+        begin, end = entry["data_offsets"]
+        return Tensor(name, entry["dtype"], tuple(entry["shape"]), start + begin, start + end)
+    return None
+
+
+def _entry_fault(entry: Any) -> str | None:
+    """Why an entry describes no tensor."""
     if not isinstance(entry, dict):
-        return Fault(name, "its header entry is not an object")
+        return "its header entry is not an object"
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str):
-        return Fault(name, f"dtype is {brief(dtype)}, not a string")
+        return f"dtype is {brief(dtype)}, not a string"
     if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
-        return Fault(name, f"shape is {brief(shape)}, not a list of sizes")
+        return f"shape is {brief(shape)}, not a list of sizes"
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(n) for n in offsets):
-        return Fault(name, f"data_offsets are {brief(offsets)}, not two offsets")
+        return f"data_offsets are {brief(offsets)}, not two offsets"
     begin, end = offsets
     if end < begin:
-        return Fault(name, f"data_offsets end before they begin: {begin}, {end}")
-    if problem := _shape_fault(dtype, shape, end - begin):
-        return Fault(name, problem)
-    return Tensor(name, dtype, tuple(shape), start + begin, start + end)
+        return f"data_offsets end before they begin: {begin}, {end}"
+    return _shape_fault(dtype, shape, end - begin)
 
 
 def _bits(dtype: str, shape: list[int]) -> int | None:
@@ -339,37 +348,35 @@ def _shape_fault(dtype: str, shape: list[int], nbytes: int) -> str | None:
     return f"{dtype} {brief(shape)} takes {bits // 8} bytes, its offsets span {nbytes}"
 
 
-def _coverage_faults(tensors: list[Tensor], start: int, complete: bool) -> list[Fault]:
+def _coverage_faults(tensors: list[Tensor], start: int, complete: bool) -> list[HeaderFault]:
     """Overlaps and holes. Where an entry was unreadable (not `complete`), a hole may be its place."""
     faults = []
     at, before = start, ""
     for tensor in tensors:
         if tensor.begin < at:
             problem = f"its data overlap those of {brief(before)} by {at - tensor.begin} bytes"
-            faults.append(Fault(tensor.name, problem, hides_data=True))
+            faults.append(HeaderFault(problem, Code.DATA_OVERLAP, tensor.name, hides_data=True))
         elif tensor.begin > at and complete:
-            faults.append(Fault(tensor.name, f"a hole of {tensor.begin - at} bytes lies before its data"))
+            problem = f"a hole of {tensor.begin - at} bytes lies before its data"
+            faults.append(HeaderFault(problem, Code.DATA_HOLE, tensor.name))
         if tensor.end > at:
             at, before = tensor.end, tensor.name
     return faults
 
 
-def _size_faults(tensors: list[Tensor], start: int, file_size: int) -> list[Fault]:
+def _size_faults(tensors: list[Tensor], start: int, file_size: int) -> list[HeaderFault]:
     end = max((t.end for t in tensors), default=start)
     if end < file_size:
-        return [
-            Fault(
-                "",
-                f"{file_size - end} bytes follow the last tensor: the file is {file_size}, not {end} bytes",
-            )
-        ]
+        problem = f"{file_size - end} bytes follow the last tensor: the file is {file_size}, not {end} bytes"
+        return [HeaderFault(problem, Code.TRAILING_BYTES)]
     if end == file_size:
         return []
-    lost = [t for t in tensors if t.end > file_size]
     first = f"the file is {file_size} bytes, its header needs {end}: {end - file_size} bytes are missing"
-    return [Fault("", first)] + [
-        Fault(t.name, f"ends at byte {t.end}, past the end of the file ({file_size} bytes)", hides_data=True)
-        for t in lost
+    past = f"past the end of the file ({file_size} bytes)"
+    return [HeaderFault(first, Code.TRUNCATED)] + [
+        HeaderFault(f"ends at byte {t.end}, {past}", Code.TRUNCATED, t.name, hides_data=True)
+        for t in tensors
+        if t.end > file_size
     ]
 
 

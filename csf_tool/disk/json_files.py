@@ -7,8 +7,9 @@ from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
 
-from csf_tool.disk.disguises import HEAD_BYTES, JSON, disguise
+from csf_tool.codes import Code
 from csf_tool.disk.reader import MAX_JSON_BYTES, read_document
+from csf_tool.disk.wrong_content import HEAD_BYTES, JSON, wrong_content
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
 
@@ -30,8 +31,8 @@ def load_json(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Any:
     try:
         return parse_json(raw, name)
     except CheckpointError as error:
-        if reason := disguise(raw[:HEAD_BYTES], JSON):
-            raise CheckpointError(f"{name}: {reason}") from error
+        if found := wrong_content(raw[:HEAD_BYTES], JSON):
+            raise CheckpointError(*found, name) from error
         raise
 
 
@@ -48,11 +49,11 @@ def parse_json(raw: bytes, name: str) -> Any:
             _refuse_half_characters(document)
         return document
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{name}: not UTF-8 at byte {error.start}") from error
+        raise CheckpointError(f"not UTF-8 at byte {error.start}", Code.INVALID_JSON, name) from error
     except RecursionError as error:
-        raise CheckpointError(f"{name}: JSON nested too deeply") from error
+        raise CheckpointError("JSON nested too deeply", Code.INVALID_JSON, name) from error
     except ValueError as error:
-        raise CheckpointError(f"{name}: not valid JSON: {error}") from error
+        raise CheckpointError(f"not valid JSON: {error}", Code.INVALID_JSON, name) from error
 
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -104,9 +105,8 @@ def render_json(document: Any) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         line = text[text.rfind("\n", 0, error.start) + 1 : text.find("\n", error.start)].strip(" ,")
-        raise CheckpointError(
-            f"a file name that is no UTF-8 cannot stand in JSON, as in {line}: rename the file"
-        ) from error
+        problem = f"a file name that is no UTF-8 cannot stand in JSON, as in {line}: rename the file"
+        raise CheckpointError(problem, Code.UNUSABLE_NAME) from error
 
 
 def _render(value: Any, margin: str) -> str:

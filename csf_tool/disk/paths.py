@@ -3,6 +3,7 @@
 import os
 from pathlib import Path, PurePosixPath
 
+from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
 
@@ -14,7 +15,8 @@ def safe_relative(name: str, where: str) -> PurePosixPath:
         CheckpointError: it is absolute, leaves the folder, or would on another system.
     """
     if not is_safe_relative(name):
-        raise CheckpointError(f"{where}: file name {brief(name)} leaves the checkpoint's folder or is not a plain path")
+        problem = f"file name {brief(name)} leaves the checkpoint's folder or is not a plain path"
+        raise CheckpointError(problem, Code.UNSAFE_NAME, where)
     return PurePosixPath(name)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError, EnvironmentFault
 
 CHUNK_BYTES = 1 << 20
@@ -37,7 +38,7 @@ def file_size(path: Path, name: str) -> int:
     except OSError as error:
         raise reading_fault(name, error) from error
     if not stat.S_ISREG(status.st_mode):
-        raise CheckpointError(f"{name}: cannot be a file: a folder, a pipe or a device has that name")
+        raise CheckpointError("cannot be a file: a folder, a pipe or a device has that name", Code.NOT_A_FILE, name)
     return status.st_size
 
 
@@ -143,7 +144,7 @@ class RandomReader(Reader):
         except (OverflowError, OSError) as error:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
-            raise CheckpointError(f"{self.name}: has no byte {begin}") from error
+            raise CheckpointError(f"has no byte {begin}", Code.FILE_SHRANK, self.name) from error
 
     def read_into(self, view: memoryview, begin: int) -> None:
         """See `Reader.read_into`."""
@@ -153,10 +154,8 @@ class RandomReader(Reader):
             while done < len(view):
                 got = self._file.readinto(view[done : done + CHUNK_BYTES])  # type: ignore[attr-defined]
                 if not got:
-                    raise CheckpointError(
-                        f"{self.name}: ends at byte {begin + done}, {len(view) - done} bytes short: "
-                        "it shrank while it was read"
-                    )
+                    short = f"ends at byte {begin + done}, {len(view) - done} bytes short"
+                    raise CheckpointError(f"{short}: it shrank while it was read", Code.FILE_SHRANK, self.name)
                 done += got
         except OSError as error:
             raise reading_fault(self.name, error) from error
@@ -182,15 +181,15 @@ class RandomReader(Reader):
 def reading_fault(name: str, error: OSError) -> CheckpointError | EnvironmentFault:
     """The error to raise when the system cannot open or read a file."""
     if isinstance(error, FileNotFoundError):
-        return CheckpointError(f"{name}: not there (missing, or a link to a missing blob)")
+        return CheckpointError("not there (missing, or a link to a missing blob)", Code.MISSING_FILE, name)
     if error.errno in _NO_SUCH_FILE:
-        return CheckpointError(f"{name}: cannot be a file: {error.strerror}")
-    return EnvironmentFault(f"{name}: cannot be read: {error.strerror or error}")
+        return CheckpointError(f"cannot be a file: {error.strerror}", Code.NOT_A_FILE, name)
+    return EnvironmentFault(f"cannot be read: {error.strerror or error}", file=name)
 
 
 def writing_fault(name: str, error: OSError) -> EnvironmentFault:
     """The error to raise when the system cannot write a file."""
-    return EnvironmentFault(f"{name}: cannot be written: {error.strerror or error}")
+    return EnvironmentFault(f"cannot be written: {error.strerror or error}", file=name)
 
 
 def is_file(path: Path) -> bool:
@@ -221,7 +220,7 @@ def read_document(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> bytes:
         EnvironmentFault: the operating system cannot read it.
     """
     if (nbytes := file_size(path, name)) > limit:
-        raise CheckpointError(f"{name}: {nbytes} bytes of text, more than the {limit} that are read")
+        raise CheckpointError(f"{nbytes} bytes of text, more than the {limit} that are read", Code.TOO_LARGE, name)
     try:
         return path.read_bytes()
     except OSError as error:

@@ -59,7 +59,8 @@ def find_source(argument: str, tell: Callable[[str], None]) -> "Path | HubRepo":
     except CsfToolError as error:
         if argument.startswith(SCHEME):
             raise
-        raise type(error)(f"{error} (nothing here is called {argument}, so the Hub was asked)") from error
+        problem = f"{error.problem} (nothing here is called {argument}, so the Hub was asked)"
+        raise type(error)(problem, error.code, error.file, error.tensor) from error
     if not repo.files:
         tell(f"{repo}: its shards are all in the cache, so the Hub is not asked, nor for files that it lacks")
     return repo

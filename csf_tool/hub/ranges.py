@@ -18,6 +18,7 @@ from urllib.parse import urljoin, urlsplit
 from huggingface_hub import constants, hf_hub_url
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
+from csf_tool.codes import Code
 from csf_tool.disk.headers import LENGTH_BYTES, MAX_HEADER_BYTES
 from csf_tool.disk.reader import Reader
 from csf_tool.errors import CheckpointError, EnvironmentFault
@@ -268,7 +269,8 @@ class HubReader(Reader):
 
     def _require(self, end: int) -> None:
         if end > self._file.size:
-            raise CheckpointError(f"{self.name}: ends at byte {self._file.size}, {end - self._file.size} bytes short")
+            problem = f"ends at byte {self._file.size}, {end - self._file.size} bytes short"
+            raise CheckpointError(problem, Code.FILE_SHRANK, self.name)
 
 
 class _ReadAhead:

@@ -15,9 +15,10 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import disable_progress_bars, logging
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, RECEIPTS, TENSORS, VERIFICATION
+from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, RECEIPTS, SHARDS, TENSORS, VERIFICATION
 from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, Index, find_index
-from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.checkpoint.problems import Problems
+from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import load_json
@@ -43,7 +44,7 @@ class HubRepo:
     def __init__(self, place: Place, root: Path, entries: Iterable[RepoFile] = ()) -> None:
         self.root = root
         self.files: dict[str, HubFile] = {}
-        self.problems: list[Problem] = []
+        self.problems = Problems()
         self._place = place
         self._ranges = Ranges(place, PATIENCE)
         self._remote: dict[str, RemoteFile] = {}
@@ -53,7 +54,7 @@ class HubRepo:
                 self.files[entry.path] = HubFile(entry.path, entry.size, sha256, entry.blob_id)
             else:
                 text = "its name is no plain path inside the repository: left out"
-                self.problems.append(Problem(entry.path, "", text, Severity.WARNING))
+                self.problems.warn(text, Code.UNSAFE_NAME, entry.path)
 
     def __str__(self) -> str:
         return str(self._place)
@@ -203,7 +204,7 @@ def _spoken_of(root: Path) -> tuple[list[str], list[str]]:
     """
     if (root / MANIFEST).exists():
         manifest = load_json(root / MANIFEST, MANIFEST)
-        rows = manifest.get("shards") if isinstance(manifest, dict) else None
+        rows = manifest.get(SHARDS) if isinstance(manifest, dict) else None
         files = [row.get("file") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         if files:
             return [f"{TENSORS}/{file}" for file in files], [CONTRACT, *(f"{RECEIPTS}/{file}.json" for file in files)]

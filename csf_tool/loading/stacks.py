@@ -10,6 +10,7 @@ from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
 from csf_tool.checkpoint.names import Role, expert_group_of, expert_of, layer_of, natural_key, projection_of, role_of
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.encoder import Encoded, make_encoder, read_scales
+from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.gpu import CsfScales
 from csf_tool.gpu.slicing import RowStreams, join_rows
@@ -107,7 +108,8 @@ def read_stack(
         joined = join_rows(parts, interleave=interleave)
         joined.require_geometry()
     except ValueError as fault:
-        raise CheckpointError(f"{found.path}: layer {escape(layer)}: {FUSED}: {fault}") from fault
+        problem = f"layer {escape(layer)}: {FUSED}: {fault}"
+        raise CheckpointError(problem, Code.NO_STACK, str(found.path)) from fault
     return joined
 
 
@@ -174,19 +176,18 @@ def _layer_planes(checkpoint: Checkpoint, layer: int | str) -> list[AnyPlane]:
 
 def _stack_planes(checkpoint: Checkpoint, planes: Sequence[AnyPlane], layer: int | str, role: Role) -> list[AnyPlane]:
     """The planes of a projection in the order of the experts, all there and alike."""
-    what = f"{checkpoint.label}: layer {escape(layer)}, {role}"
+    what = f"layer {escape(layer)}, {role}"
     by_expert = {expert_of(p.name): p for p in planes if role_of(projection_of(p.name)) is role}
     total = max(expert_of(p.name) or 0 for p in planes) + 1
     if len(by_expert) < total:
         first = next(expert for expert in range(total) if expert not in by_expert)
-        raise CheckpointError(
-            f"{what}: {total - len(by_expert)} of {total} experts have no block scales, {first} first"
-        )
+        problem = f"{what}: {total - len(by_expert)} of {total} experts have no block scales, {first} first"
+        raise CheckpointError(problem, Code.NO_STACK, checkpoint.label)
     stack = [by_expert[expert] for expert in range(total)]
     for plane in stack:
         if _kind(plane) != _kind(stack[0]):
             names = f"{escape(plane.name)} is {_kind(plane)}, {escape(stack[0].name)} {_kind(stack[0])}"
-            raise CheckpointError(f"{what}: {names}: no stack")
+            raise CheckpointError(f"{what}: {names}: no stack", Code.NO_STACK, checkpoint.label)
     return stack
 
 

@@ -22,6 +22,7 @@ from csf_tool.checkpoint.model import Checkpoint, Located
 from csf_tool.checkpoint.open import no_garbage_collection, open_checkpoint
 from csf_tool.checkpoint.problems import errors, first_of
 from csf_tool.coders.batches import batches
+from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError, UsageError
 from csf_tool.loading.numpy_loader import NumpyLoader
 from csf_tool.text import escape
@@ -63,11 +64,11 @@ def _as_safetensors() -> Iterator[None]:
     try:
         yield
     except StreamError as error:
-        raise _BrokenStream(str(error)) from error
+        raise _BrokenStream(*error.fields) from error
     except CheckpointError as error:
-        raise _Broken(str(error)) from error
+        raise _Broken(*error.fields) from error
     except UsageError as error:
-        raise _Misused(str(error)) from error
+        raise _Misused(*error.fields) from error
 
 
 class _Loader(Protocol[T]):
@@ -284,7 +285,7 @@ def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
     found = [problem for problem in errors(checkpoint.problems) if problem.file not in CONFIG_FILES]
     if found:
         hint = "; if the rest of it is in another shard, open the folder" if checkpoint.path.is_file() else ""
-        raise _Broken(f"{checkpoint.label}: cannot be loaded: {first_of(found)}{hint}")
+        raise _Broken(f"cannot be loaded: {first_of(found)}{hint}", Code.FAULTY_SOURCE, checkpoint.label)
     return checkpoint
 
 

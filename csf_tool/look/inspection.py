@@ -12,7 +12,7 @@ from csf_tool.checkpoint.names import module_of, parse_stream_name, weight_names
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec import reference
 from csf_tool.codec.formats import POSITION_MASK, SLAB_ROWS, CsfFormat
-from csf_tool.codec.reference import Fault
+from csf_tool.codec.reference import StreamFault
 from csf_tool.codec.values import scale_values
 from csf_tool.coders.encoder import read_scales
 from csf_tool.errors import UsageError
@@ -36,7 +36,7 @@ class Inspected:
     """`[rows]`."""
     scales: NDArray[np.uint8]
     """`[rows, cols]`, exceptions applied."""
-    faults: list[Fault]
+    faults: list[StreamFault]
 
     @property
     def is_dense(self) -> bool:
@@ -165,7 +165,7 @@ def _inspected(
     fixed: NDArray[np.uint8],
     words: NDArray[np.uint32],
     scales: NDArray[np.uint8],
-    faults: list[Fault],
+    faults: list[StreamFault],
 ) -> Inspected:
     return Inspected(
         name=plane.name,

@@ -143,5 +143,4 @@ class _Counter:
         self._on_bytes(scales.size)
 
     def _skip(self, file: str, name: str, error: CheckpointError) -> None:
-        text = str(error).removeprefix(f"{file}: ").removeprefix(f"{name}: ")
-        self.problems.append(Problem(file, name, f"not counted: {text}"))
+        self.problems.append(Problem.of(error.within("not counted"), file, name))

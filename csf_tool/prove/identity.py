@@ -9,6 +9,7 @@ from csf_tool.checkpoint.container import MANIFEST
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import recorded_hashes
+from csf_tool.codes import Code
 from csf_tool.disk.hashing import sha256_of
 from csf_tool.disk.reader import read_document
 from csf_tool.errors import CheckpointError, UsageError
@@ -67,7 +68,7 @@ def find_identity(checkpoint: Checkpoint, compute_hashes: bool, progress: Progre
         return Identity(checkpoint.label, CONTAINER_SCHEME, digest.hexdigest(), Basis.MANIFEST)
     if checkpoint.index is None:
         if len(checkpoint.shards) > 1:
-            raise CheckpointError(f"{INDEX_NAME}: not there: the identity is made of it")
+            raise CheckpointError("not there: the identity is made of it", Code.MISSING_FILE, INDEX_NAME)
         raise UsageError(f"{checkpoint.label}: has no index: only a container or an indexed folder has an identity")
     contents = _contents(checkpoint, compute_hashes, progress)
     hasher = hashlib.sha256(f"{HF_SCHEME}\0".encode())
@@ -84,7 +85,8 @@ def _contents(checkpoint: Checkpoint, compute_hashes: bool, progress: Progress) 
     shards = {shard.name: shard for shard in checkpoint.shards}
     indexed = sorted(set(checkpoint.index.weight_map.values()))
     if missing := [name for name in indexed if name not in shards]:
-        raise CheckpointError(f"{missing[0]}: not there or not readable: an incomplete checkpoint has no identity")
+        problem = "not there or not readable: an incomplete checkpoint has no identity"
+        raise CheckpointError(problem, Code.MISSING_FILE, missing[0])
     if compute_hashes and checkpoint.is_remote:
         raise UsageError(f"--hash: {checkpoint.label} is on the Hub: fetch it first with `hf download`")
     if compute_hashes:
@@ -104,5 +106,5 @@ def _basis(contents: dict[str, str]) -> Basis:
 def _bytes_of(checkpoint: Checkpoint, name: str) -> bytes:
     path = checkpoint.root / name
     if not path.is_file():
-        raise CheckpointError(f"{name}: not there: the identity is made of it")
+        raise CheckpointError("not there: the identity is made of it", Code.MISSING_FILE, name)
     return read_document(path, name)

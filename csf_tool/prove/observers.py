@@ -7,6 +7,7 @@ import numpy as np
 from csf_tool.checkpoint.logical import DenseShard, DenseTensor
 from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
+from csf_tool.codes import Code, Finding
 from csf_tool.disk.hashing import Hashing
 from csf_tool.disk.reader import CHUNK_BYTES
 from csf_tool.errors import CheckpointError
@@ -46,15 +47,18 @@ class RebuiltHash:
         if self._hashing and not self._lacking:
             self._hashing.update(data)
 
-    def problem(self) -> str | None:
+    def problem(self) -> Finding | None:
         """Why the shard is not the original."""
         if self._hashing is None:
             return None
         found = self._hashing.hexdigest()
         if self._lacking:
             more = f" and {len(self._lacking) - 1} more" if len(self._lacking) > 1 else ""
-            return f"cannot be rebuilt: {self._lacking[0]}{more} cannot be read or decoded"
-        return None if found == self._expected else f"rebuilt SHA-256 is {found}, the source's is {self._expected}"
+            text = f"cannot be rebuilt: {self._lacking[0]}{more} cannot be read or decoded"
+            return Finding(text, Code.CANNOT_BE_REBUILT)
+        if found == self._expected:
+            return None
+        return Finding(f"rebuilt SHA-256 is {found}, the source's is {self._expected}", Code.SOURCE_DIFFERS)
 
 
 class StoredHash:
@@ -112,7 +116,7 @@ class Comparison:
         self._reader = reader
         self._comparison = TensorComparison(ours)
         self._at = 0
-        self._unreadable: str | None = None
+        self._unreadable: Finding | None = None
 
     def update(self, data: memoryview) -> None:
         """Compare the next bytes."""
@@ -122,13 +126,15 @@ class Comparison:
                 theirs = self._reader.read(self._theirs, self._at + at, self._at + at + len(piece))
                 self._comparison.update(piece, theirs)
         except CheckpointError as error:
-            self._unreadable = f"the reference cannot be read: {error}"
+            self._unreadable = Finding(f"the reference cannot be read: {error}", error.code)
         self._at += len(data)
 
-    def problem(self) -> str | None:
+    def problem(self) -> Finding | None:
         """What differs, once all bytes have passed."""
         difference = self._comparison.result()
-        return self._unreadable or (str(difference) if difference else None)
+        if self._unreadable or difference is None:
+            return self._unreadable
+        return Finding(str(difference), Code.REFERENCE_DIFFERS)
 
 
 class ZeroWatch:

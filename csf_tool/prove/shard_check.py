@@ -8,9 +8,11 @@ from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.logical import DenseShard, DenseTensor
 from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.names import SCALE_SUFFIXES
+from csf_tool.checkpoint.problems import Problem
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import FORMATS
 from csf_tool.coders.decoder import Decoded, Decoder
+from csf_tool.codes import Code
 from csf_tool.disk.reader import CHUNK_BYTES
 from csf_tool.errors import CheckpointError
 from csf_tool.prove.compare import DenseReader, adjacent, mismatch, same_bytes
@@ -80,7 +82,7 @@ class ShardCheck:
         self.found.stored_digest = self._stored.digest()
         if problem := self._rebuilt.problem():
             file = self._shard.tensors[0].stored_in if self._shard.tensors else self._shard.name
-            self.found.source.fail(file, "", problem)
+            self.found.source.fail(*problem, file)
         elif self._shard.sha256:
             self.found.is_rebuilt = True
 
@@ -90,17 +92,17 @@ class ShardCheck:
         for plane in self._shard.planes:
             file = plane.fixed.shard.name
             check.checked += 1
-            if _is_hidden(plane.fixed) or _is_hidden(plane.exceptions):
-                check.fail(file, plane.name, "its streams cannot be read: see structure")
+            if _has_no_bytes(plane.fixed) or _has_no_bytes(plane.exceptions):
+                check.fail("its streams cannot be read: see structure", Code.UNREADABLE_STREAMS, file, plane.name)
                 continue
             try:
                 streams = self._readers.streams(plane)
             except CheckpointError as error:
-                check.fail(file, plane.name, f"its streams cannot be read: {error}")
+                check.failures.append(Problem.of(error.within("its streams cannot be read"), file, plane.name))
                 continue
             faults = streams.faults()
             for fault in faults:
-                (check.warn if fault.decodable else check.fail)(file, plane.name, str(fault))
+                (check.warn if fault.decodable else check.fail)(str(fault), fault.code, file, plane.name)
             if all(fault.decodable for fault in faults):
                 yield streams
 
@@ -116,7 +118,7 @@ class ShardCheck:
         assert isinstance(first, Located)
         assert isinstance(last, Located)
         begin, end = first.tensor.begin, last.tensor.end
-        if any(map(_is_hidden, (t.source for t in group))):
+        if any(map(_has_no_bytes, (t.source for t in group))):
             return False
         try:
             data = self._pieces.read(first.shard, begin, end)
@@ -140,7 +142,7 @@ class ShardCheck:
                 self._check_stored_tensor(tensor, tensor.source)
         except CheckpointError as error:
             self._lack(tensor)
-            self.found.structure.fail(tensor.stored_in, tensor.name, str(error))
+            self.found.structure.failures.append(Problem.of(error, tensor.stored_in, tensor.name))
 
     def _lack(self, tensor: DenseTensor) -> None:
         """Note that a tensor's bytes cannot be had: nothing can be said of them, or of the shard they belong to."""
@@ -150,7 +152,8 @@ class ShardCheck:
     def _check_plane(self, tensor: DenseTensor, decoded: Decoded | None) -> None:
         if decoded is None:
             self._lack(tensor)
-            self.found.decode.fail(tensor.stored_in, tensor.name, "not decoded: its streams are broken")
+            text = "not decoded: its streams are broken"
+            self.found.decode.fail(text, Code.UNREADABLE_STREAMS, tensor.stored_in, tensor.name)
             return
         self.found.decode.checked += 1
         self._stored.pass_streams(decoded.streams)
@@ -160,7 +163,7 @@ class ShardCheck:
         self._report_zero(tensor, zero)
         if not zero.only_zeros and is_zero(decoded.streams.fixed.data.cast("B")):
             text = f"its fixed stream is entirely zero, its exceptions are not: {_LOOKS_SO}"
-            self.found.streams.warn(tensor.stored_in, tensor.name, text)
+            self.found.streams.warn(text, Code.ZERO_STREAM, tensor.stored_in, tensor.name)
         self._report_difference(tensor, comparison)
         self._check_source_hash(tensor, data)
 
@@ -172,10 +175,10 @@ class ShardCheck:
         found = hashlib.sha256(data).hexdigest()
         if found != receipt.source_sha256:
             text = f"decodes to SHA-256 {found}, the source's is {receipt.source_sha256}"
-            self.found.source.fail(tensor.stored_in, tensor.name, text)
+            self.found.source.fail(text, Code.SOURCE_DIFFERS, tensor.stored_in, tensor.name)
 
     def _check_stored_tensor(self, tensor: DenseTensor, located: Located) -> None:
-        if _is_hidden(located):
+        if _has_no_bytes(located):
             self._lack(tensor)  # named under structure
             return
         begin, end = located.tensor.begin, located.tensor.end
@@ -204,7 +207,8 @@ class ShardCheck:
     def _report_zero(self, tensor: DenseTensor, zero: ZeroWatch) -> None:
         if zero.only_zeros and tensor.nbytes:
             what = "scale plane" if tensor.name.endswith(SCALE_SUFFIXES) else "weight tensor"
-            self.found.streams.warn(tensor.stored_in, tensor.name, f"{what} is entirely zero: {_LOOKS_SO}")
+            text = f"{what} is entirely zero: {_LOOKS_SO}"
+            self.found.streams.warn(text, Code.ZERO_WEIGHT, tensor.stored_in, tensor.name)
 
     def _comparison(self, tensor: DenseTensor) -> list[Comparison]:
         """The comparison with the reference's tensor of the same name; none where it cannot be made."""
@@ -214,7 +218,7 @@ class ShardCheck:
         check = self.found.reference
         check.checked += 1
         if problem := mismatch(tensor, theirs):
-            check.fail(tensor.stored_in, tensor.name, problem)
+            check.fail(problem, Code.REFERENCE_DIFFERS, tensor.stored_in, tensor.name)
             return []
         check_dtype(check, tensor, theirs)
         return [Comparison(tensor, theirs, self._reference)]
@@ -222,7 +226,7 @@ class ShardCheck:
     def _report_difference(self, tensor: DenseTensor, comparisons: list[Comparison]) -> None:
         for comparison in comparisons:
             if problem := comparison.problem():
-                self.found.reference.fail(tensor.stored_in, tensor.name, problem)
+                self.found.reference.fail(*problem, tensor.stored_in, tensor.name)
 
 
 class _Pieces:
@@ -263,10 +267,11 @@ def check_dtype(check: Check, ours: DenseTensor, theirs: DenseTensor) -> None:
     if ours.dtype != theirs.dtype:
         text = f"dtype is {ours.dtype}, the reference has {theirs.dtype}"
         interchangeable = any({ours.dtype, theirs.dtype} <= set(fmt.dense_dtypes) for fmt in FORMATS)
-        (check.warn if interchangeable else check.fail)(ours.stored_in, ours.name, text)
+        note = check.warn if interchangeable else check.fail
+        note(text, Code.REFERENCE_DIFFERS, ours.stored_in, ours.name)
 
 
-def _is_hidden(source: Located | Plane) -> bool:
+def _has_no_bytes(source: Located | Plane) -> bool:
     """Whether a stored tensor's bytes are others' as well, or past the end of its file."""
     return isinstance(source, Located) and source.tensor.name in source.shard.header.unreadable
 

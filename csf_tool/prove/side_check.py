@@ -14,6 +14,7 @@ from csf_tool.checkpoint.model import Checkpoint, Layout
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.checkpoint.side_files import config_files, model_root, plain_files
+from csf_tool.codes import Code, Finding
 from csf_tool.disk.json_files import parse_json
 from csf_tool.disk.reader import MAX_JSON_BYTES, read_document
 from csf_tool.errors import CheckpointError
@@ -22,6 +23,7 @@ MODEL_SUFFIXES = {".json", ".jinja", ".model", ".tiktoken", ".txt"}
 """Endings of what runtimes read: configs, chat templates, tokenizers."""
 
 _ABSENT = object()
+_MISSING = Finding("missing; the reference has it", Code.REFERENCE_NAMES)
 
 
 def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
@@ -31,10 +33,10 @@ def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
     for path in _paths(checkpoint).values():
         name = path.relative_to(checkpoint.root).as_posix()
         if path.suffix == ".json" and name not in known and (fault := _json_fault(path)):
-            found.append(Problem(name, "", fault))
+            found.append(Problem(fault, Code.INVALID_JSON, name))
     if checkpoint.layout is Layout.HF and not (checkpoint.root / CONFIG_FILES[0]).exists():
         text = "not there: nothing says what model this is, nor which modules have CSF streams"
-        found.append(Problem(CONFIG_FILES[0], "", text, Severity.WARNING))
+        found.append(Problem(text, Code.MISSING_FILE, CONFIG_FILES[0], severity=Severity.WARNING))
     return found
 
 
@@ -65,8 +67,8 @@ def compare_side_files(checkpoint: Checkpoint, reference: Checkpoint) -> tuple[i
     ours, theirs = _paths(checkpoint), _model_files(reference)
     problems = []
     for name, path in theirs.items():
-        if problem := _difference(name, ours.get(name), path):
-            problems.append(Problem((folder / name).as_posix(), "", problem))
+        if difference := _difference(name, ours.get(name), path):
+            problems.append(Problem(*difference, (folder / name).as_posix()))
     return len(theirs), problems + _index_problems(checkpoint, reference)
 
 
@@ -79,16 +81,17 @@ def _model_files(reference: Checkpoint) -> dict[str, Path]:
     }
 
 
-def _difference(name: str, ours: Path | None, theirs: Path) -> str | None:
+def _difference(name: str, ours: Path | None, theirs: Path) -> Finding | None:
     if ours is None or not ours.is_file():  # or a link to nothing
-        return "missing; the reference has it"
+        return _MISSING
     mine, other = read_document(ours, name), read_document(theirs, name)
     if mine == other:
         return None
     try:
         return _json_difference(_document(mine, name), _document(other, name))
     except (ValueError, RecursionError, CheckpointError):
-        return f"differs from the reference's: {len(mine)} bytes, {len(other)} there"
+        text = f"differs from the reference's: {len(mine)} bytes, {len(other)} there"
+        return Finding(text, Code.SIDE_FILE_DIFFERS)
 
 
 def _document(raw: bytes, name: str) -> Any:
@@ -96,7 +99,7 @@ def _document(raw: bytes, name: str) -> Any:
     return parse_json(strip_encoding(raw, name), name) if name in CONFIG_FILES else json.loads(raw)
 
 
-def _json_difference(ours: Any, theirs: Any) -> str | None:
+def _json_difference(ours: Any, theirs: Any) -> Finding | None:
     """Where two documents differ first."""
     at = ""
     while ours != theirs:
@@ -105,7 +108,8 @@ def _json_difference(ours: Any, theirs: Any) -> str | None:
             at = f"{at}.{key}" if at else key
             ours, theirs = ours.get(key, _ABSENT), theirs.get(key, _ABSENT)
         else:
-            return f"differs from the reference's at {at or 'its top'}: {_value(ours)}, {_value(theirs)} there"
+            text = f"differs from the reference's at {at or 'its top'}: {_value(ours)}, {_value(theirs)} there"
+            return Finding(text, Code.SIDE_FILE_DIFFERS)
     return None
 
 
@@ -122,24 +126,24 @@ def _index_problems(checkpoint: Checkpoint, reference: Checkpoint) -> list[Probl
     name = find_index(root)
     where = (root / (name or INDEX_NAME)).relative_to(checkpoint.root).as_posix()
     if name is None:
-        missing = Problem(where, "", "missing; the reference has it")
-        return [missing] if len(checkpoint.shards) > 1 else []
+        return [Problem(*_MISSING, where)] if len(checkpoint.shards) > 1 else []
     try:
         mine, other = read_index(root, name), read_index(there, theirs)
     except CheckpointError as error:
-        return [Problem(where, "", f"cannot be compared with the reference's: {error}")]
+        return [Problem(f"cannot be compared with the reference's: {error}", error.code, where)]
     if any(map(parse_stream_name, [*mine.weight_map, *other.weight_map])):
         return []  # the shards themselves say where a tensor is, and they have been compared
     same_shards = {shard.file for shard in checkpoint.shards} == {shard.file for shard in reference.shards}
     difference = _json_difference(mine.document, other.document) if same_shards else None
-    return [Problem(where, "", difference)] if difference else []
+    return [Problem(*difference, where)] if difference else []
 
 
 def compare_formats(checkpoint: Checkpoint, reference: Checkpoint) -> list[Problem]:
     """Shards whose headers state another framework than the reference's do: readers refuse unknown ones."""
     theirs = {shard.header.metadata.get("format", "") for shard in reference.shards} - {""}
+    others = "/".join(sorted(theirs))
     return [
-        Problem(shard.name, "", f"its header states format {stated!r}, the reference's {'/'.join(sorted(theirs))!r}")
+        Problem(f"its header states format {stated!r}, the reference's {others!r}", Code.REFERENCE_DIFFERS, shard.name)
         for shard in checkpoint.shards
         if theirs and (stated := shard.header.metadata.get("format")) and stated not in theirs
     ]

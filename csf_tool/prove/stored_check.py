@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.checkpoint.problems import errors, warnings
+from csf_tool.checkpoint.problems import Problem, errors, warnings
 from csf_tool.checkpoint.published import damaged_evidence, download_commits
+from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash, hash_file
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError
@@ -51,19 +52,19 @@ def _check_file(check: Check, path: Path, entries: list[PublishedHash], sha256: 
     """Compare a file with what is published of it; its SHA-256 may be known."""
     file = entries[0].file
     if sha256 is None and not is_file(path):
-        check.fail(file, "", f"is not there; its hash is known ({entries[0].evidence})")
+        check.fail(f"is not there; its hash is known ({entries[0].evidence})", Code.MISSING_FILE, file)
         return
     found = {"sha256": sha256} if sha256 is not None else {}
     wanted = {entry.algorithm for entry in entries} - found.keys()
     try:
         found |= hash_file(path, file, wanted, lambda _: None) if wanted else {}
     except CheckpointError as error:
-        check.fail(file, "", str(error))
+        check.failures.append(Problem.of(error, file))
         return
     for entry in entries:
         if found[entry.algorithm] != entry.digest:
             text = f"{entry.algorithm} is {found[entry.algorithm]}, {entry.evidence} says {entry.digest}"
-            check.fail(file, "", text)
+            check.fail(text, Code.HASH_DIFFERS, file)
 
 
 def _check_downloads(check: Check, checkpoint: Checkpoint) -> None:
@@ -73,4 +74,4 @@ def _check_downloads(check: Check, checkpoint: Checkpoint) -> None:
     check.warnings += warnings(damaged)
     if len(commits := download_commits(checkpoint)) > 1:
         said = "; ".join(f"{commit[:12]}: {count(len(files), 'file')}" for commit, files in commits.items())
-        check.warn("", "", f"the files come from different revisions ({said})")
+        check.warn(f"the files come from different revisions ({said})", Code.MIXED_REVISIONS)

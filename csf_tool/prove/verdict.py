@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.codes import Code
 from csf_tool.text import count
 
 
@@ -52,13 +53,13 @@ class Check:
         """Note that it was not done, or not of everything."""
         self.skipped, self.note = True, why
 
-    def fail(self, file: str, tensor: str, problem: str) -> None:
+    def fail(self, problem: str, code: Code, file: str = "", tensor: str = "") -> None:
         """Note a fault."""
-        self.failures.append(Problem(file, tensor, problem))
+        self.failures.append(Problem(problem, code, file, tensor))
 
-    def warn(self, file: str, tensor: str, problem: str) -> None:
+    def warn(self, problem: str, code: Code, file: str = "", tensor: str = "") -> None:
         """Note something odd."""
-        self.warnings.append(Problem(file, tensor, problem, Severity.WARNING))
+        self.warnings.append(Problem(problem, code, file, tensor, Severity.WARNING))
 
 
 @dataclass

@@ -5,7 +5,7 @@ decode to is the original. Either can hold alone. All comparison is of bytes, ne
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from csf_tool.checkpoint.background import can_be_copied
@@ -15,6 +15,7 @@ from csf_tool.checkpoint.model import Checkpoint, Plane, Shard
 from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.checkpoint.published import hash_list, known_origin, published_hashes
 from csf_tool.coders.decoder import Decoder, NumpyDecoder
+from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
@@ -155,9 +156,9 @@ class _Verification:
         for file in listed.digests:
             path = self._checkpoint.root / file
             if not path.is_file():
-                check.fail(file, "", f"{listed.name} lists it, it is not there")
+                check.fail(f"{listed.name} lists it, it is not there", Code.MISSING_FILE, file)
             elif (found := path.stat().st_size) != (stated := listed.sizes.get(file, found)):
-                check.fail(file, "", f"is {found} bytes, {listed.name} says {stated}")
+                check.fail(f"is {found} bytes, {listed.name} says {stated}", Code.SIZE_DIFFERS, file)
         check.checked = len(listed.digests)
         what = "sizes" if listed.sizes else "presence, for it gives no sizes,"
         check.note = f"{what} of {count(check.checked, 'file')} by {listed.name}; --quick reads no data"
@@ -185,7 +186,7 @@ class _Verification:
                     require_new(original, taken)
                     shards.append(original)
             except CheckpointError as error:
-                self.result.source.fail(shard.name, "", f"cannot be rebuilt: {error}")
+                self.result.source.fail(f"cannot be rebuilt: {error}", error.code, shard.name)
         left = [t for name, t in self._tensors.items() if name not in taken and t.stored_in in self._names]
         return shards + [shard for shard in own_shards(self._checkpoint, left).values() if shard.tensors]
 
@@ -268,7 +269,7 @@ class _Verification:
             check.skip("no reference given (--against)")
             return
         for problem in errors(self._against.problems):
-            check.fail(problem.file, problem.tensor, f"in the reference: {problem.problem}")
+            check.failures.append(replace(problem, problem=f"in the reference: {problem.problem}"))
         self._names_against()
         files = 0
         if not self._options.tensors_only:
@@ -293,16 +294,18 @@ class _Verification:
         check = self.result.reference
         for name in self._tensors.keys() - self._theirs.keys():
             if self._tensors[name].stored_in in self._names:
-                check.fail(self._tensors[name].stored_in, name, "the reference does not have it")
+                where = self._tensors[name].stored_in
+                check.fail("the reference does not have it", Code.REFERENCE_NAMES, where, name)
         for name in self._theirs.keys() - self._tensors.keys() if not self._options.only else ():
-            check.fail("", name, f"missing; the reference has it in {self._theirs[name].stored_in}")
+            text = f"missing; the reference has it in {self._theirs[name].stored_in}"
+            check.fail(text, Code.REFERENCE_NAMES, tensor=name)
 
     def _shapes_against(self, fetched: set[str]) -> None:
         """What headers say of the tensors that were not fetched."""
         for name in self._tensors.keys() & self._theirs.keys() - fetched:
             ours, theirs = self._tensors[name], self._theirs[name]
             if problem := mismatch(ours, theirs):
-                self.result.reference.fail(ours.stored_in, name, problem)
+                self.result.reference.fail(problem, Code.REFERENCE_DIFFERS, ours.stored_in, name)
             else:
                 check_dtype(self.result.reference, ours, theirs)
 
@@ -325,8 +328,8 @@ def _require_same_origin(checkpoint: Checkpoint, listed: HashList) -> None:
     here = dict(zip(("repository", "revision"), known_origin(checkpoint), strict=True))
     for key, stated in (("repository", listed.repository), ("revision", listed.revision)):
         if stated and here[key] and stated != here[key]:
-            raise UsageError(f"{listed.name}: is a list of {key} {stated}; {checkpoint.label} is of {here[key]}")
+            problem = f"is a list of {key} {stated}; {checkpoint.label} is of {here[key]}"
+            raise UsageError(problem, Code.OTHER_LIST, listed.name)
     if not any((checkpoint.root / file).is_file() for file in listed.digests):
-        raise UsageError(
-            f"{listed.name}: not one of the {len(listed.digests)} files that it lists is in {checkpoint.label}"
-        )
+        problem = f"not one of the {len(listed.digests)} files that it lists is in {checkpoint.label}"
+        raise UsageError(problem, Code.OTHER_LIST, listed.name)

@@ -48,6 +48,11 @@ def print_json(document: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
 
 
+def problem_json(problem: Problem) -> dict[str, str]:
+    """What JSON documents have of a problem."""
+    return {"code": problem.code.value, "file": problem.file, "tensor": problem.tensor, "problem": problem.problem}
+
+
 def print_problems(problems: list[Problem]) -> None:
     """Print problems to stderr, the worst first, as many as one can read."""
     ordered = sorted(problems, key=lambda p: p.severity is not Severity.ERROR)

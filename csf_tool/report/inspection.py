@@ -136,7 +136,7 @@ def plane_json(plane: Inspected) -> dict[str, Any]:
         "exception_distances": plane.distances.tolist(),
         "row_exceptions": plane.row_exceptions.tolist(),
         "col_exceptions": plane.col_exceptions.tolist(),
-        "faults": [str(fault) for fault in plane.faults],
+        "faults": [{"code": fault.code.value, "problem": str(fault)} for fault in plane.faults],
     }
 
 

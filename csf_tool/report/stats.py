@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from csf_tool.look.stats import Stats, Totals
-from csf_tool.report.console import SHOWN_ROWS, table
+from csf_tool.report.console import SHOWN_ROWS, problem_json, table
 from csf_tool.text import count, escape, percent, size, sizes
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ def stats_json(stats: Stats) -> dict[str, Any]:
         "by_layer": [{"layer": name, **_group(totals, csf)} for name, totals in stats.by_layer.items()],
         "by_shard": [{"shard": name, **_group(totals, csf)} for name, totals in stats.by_shard.items()],
         "scale_bytes": stats.scale_bytes and _scale_bytes_json(stats.scale_bytes),
-        "problems": [
-            {"file": p.file, "tensor": p.tensor, "problem": p.problem, "severity": p.severity.value}
-            for p in stats.problems
-        ],
+        "problems": [{**problem_json(problem), "severity": problem.severity.value} for problem in stats.problems],
     }
 
 

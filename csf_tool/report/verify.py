@@ -5,9 +5,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from csf_tool.checkpoint.problems import Problem
 from csf_tool.prove.verdict import Check, Status, Verified
-from csf_tool.report.console import SHOWN_PROBLEMS
+from csf_tool.report.console import SHOWN_PROBLEMS, problem_json
 from csf_tool.text import escape
 
 SCHEMA = "csf-tool.verify/1"
@@ -32,8 +31,8 @@ def verify_json(verified: Verified) -> dict[str, Any]:
                 "name": check.name,
                 "status": check.status.value,
                 "checked": check.checked,
-                "failures": [_problem(p) for p in check.failures],
-                "warnings": [_problem(p) for p in check.warnings],
+                "failures": list(map(problem_json, check.failures)),
+                "warnings": list(map(problem_json, check.warnings)),
                 "note": check.note,
             }
             for check in verified.checks
@@ -42,10 +41,6 @@ def verify_json(verified: Verified) -> dict[str, Any]:
         "proved": verified.proved,
         "unproved": verified.unproved,
     }
-
-
-def _problem(problem: Problem) -> dict[str, str]:
-    return {"file": problem.file, "tensor": problem.tensor, "problem": problem.problem}
 
 
 def verify_report(verified: Verified) -> list[RenderableType]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.codes import Code
 from csf_tool.errors import UsageError
 from csf_tool.running.jobs import SharedProgress, local_executor, run_jobs
 from csf_tool.write.journal import Journal, Record
@@ -51,7 +52,8 @@ def adopt(
         run_jobs(there, compare, done, pool, progress.stop)
     if wrong:
         more = f", nor do {len(wrong) - 1} more files" if len(wrong) > 1 else ""
-        raise UsageError(f"{min(wrong)}: does not belong there{more}: remove what is wrong, and run again")
+        problem = f"does not belong there{more}: remove what is wrong, and run again"
+        raise UsageError(problem, Code.WRONG_IN_DESTINATION, str(min(wrong)))
     return sorted(good)
 
 

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from csf_tool.checkpoint.config import CONFIG_FILES, covering_recipe, mark_encoding, model_type, recipes
-from csf_tool.checkpoint.container import METADATA, RECEIPTS, ShardRow, read_row
-from csf_tool.checkpoint.container_documents import StatedOrigin, find_origin
+from csf_tool.checkpoint.container import METADATA, ShardRow, receipt_name
 from csf_tool.checkpoint.index import INDEX_NAME, index_document
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Shard
 from csf_tool.checkpoint.names import expert_group_of, module_of
+from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, format_by_name
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder, read_scales
+from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.errors import UsageError
 from csf_tool.progress import OnBytes, Progress
@@ -179,10 +180,8 @@ def _choose(
     selection = select(planes, options.rules, modules, measure, checkpoint.doubtful)
     if not selection.chosen:
         first = selection.left[0]
-        raise UsageError(
-            f"{checkpoint.label}: 0 planes matched: {len(selection.left)} block scales stay dense, "
-            f"as {first.plane.name}: {first.reason}"
-        )
+        left = f"{len(selection.left)} block scales stay dense, as {first.plane.name}: {first.reason}"
+        raise UsageError(f"0 planes matched: {left}", Code.NOTHING_MATCHED, checkpoint.label)
     chosen = {plane.name: (plane.rows, plane.cols, selection.exceptions[plane.name]) for plane in selection.chosen}
     names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
     shards = [shard.name for shard in checkpoint.shards]
@@ -350,7 +349,7 @@ def _container_output(
         renderer,
         documents,
         documents_bytes=sum(2 * len(shard.header) for shard in shards) + RECORD_BYTES * len(choice.planes),
-        document_names=DOCUMENTS | {f"{RECEIPTS}/{name}.json" for name in choice.shards},
+        document_names=DOCUMENTS | set(map(receipt_name, choice.shards)),
         wants_hashes=True,
         proof_bytes=sum(shard.size for shard in checkpoint.shards),
         facts=asdict(choice),
@@ -359,5 +358,5 @@ def _container_output(
 
 def _row(folder: Path, file: str) -> ShardRow:
     """What the receipt that was written with a shard states of it."""
-    name = f"{RECEIPTS}/{file}.json"
-    return read_row(load_json(folder / name, name), name)
+    name = receipt_name(file)
+    return ShardRow.parse(load_json(folder / name, name), name)

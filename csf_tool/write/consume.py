@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from csf_tool.checkpoint.model import Checkpoint, Shard
+from csf_tool.codes import Code
 from csf_tool.disk.own_files import OWN_FOLDER
 from csf_tool.disk.paths import safe_relative
 from csf_tool.disk.reader import RandomReader, drop_cache
@@ -28,7 +29,8 @@ def require_consumable(checkpoint: Checkpoint) -> None:
         raise UsageError(f"--consume-source: {checkpoint.label} is on the Hub: csf-tool removes nothing there")
     for shard in checkpoint.shards:
         if reason := _why_not(shard):
-            raise UsageError(f"--consume-source: {shard.name} {reason}: nothing was removed or written")
+            problem = f"--consume-source: {shard.name} {reason}: nothing was removed or written"
+            raise UsageError(problem, Code.SHARED_SOURCE)
 
 
 def _why_not(shard: Shard) -> str | None:

@@ -3,9 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from csf_tool.checkpoint import container_documents as documents
-from csf_tool.checkpoint.container import CONTRACT, MANIFEST, VERIFICATION, ShardRow
-from csf_tool.checkpoint.container_documents import Origin
+from csf_tool.checkpoint.container import (
+    CONTRACT,
+    MANIFEST,
+    VERIFICATION,
+    Origin,
+    ShardRow,
+    render_contract,
+    render_manifest,
+    verification,
+)
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.disk.hashing import sha256_of
@@ -37,8 +44,8 @@ def container_documents(
     """
     hashes = {file.name: sha256_of(folder / file.target, file.target) for file in side_files}
     index_sha256 = hashes[source_index] if source_index else None
-    contract = documents.contract(fmt, origin, len(scales), index_sha256, source_names)
-    record = documents.verification(fmt, len(rows), len(scales))
-    manifest = documents.manifest(fmt, origin, rows, hashes, index_sha256, scales, note)
+    contract = render_contract(fmt, origin, len(scales), index_sha256, source_names)
+    record = verification(fmt, len(rows), len(scales))
+    manifest = render_manifest(fmt, origin, rows, hashes, index_sha256, scales, note)
     named = [(CONTRACT, contract), *([(VERIFICATION, record)] if is_proved else []), (MANIFEST, manifest)]
     return [SideFile.new(name, render_json(document)) for name, document in named]

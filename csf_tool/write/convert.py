@@ -21,14 +21,15 @@ from csf_tool.checkpoint.config import (
     strip_encoding,
 )
 from csf_tool.checkpoint.container import METADATA, TENSORS, ShardRow
-from csf_tool.checkpoint.container_documents import StatedOrigin, find_origin
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, index_document, read_index
 from csf_tool.checkpoint.logical import Range, dense_index, dense_tensors, new_index, own_shards
 from csf_tool.checkpoint.model import Checkpoint, Layout, Shard
 from csf_tool.checkpoint.names import module_of
+from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec.formats import CsfFormat, format_by_name
+from csf_tool.codes import Code
 from csf_tool.disk.headers import render_header
 from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.errors import CheckpointError, UsageError
@@ -199,7 +200,8 @@ def _stored_index(checkpoint: Checkpoint, earlier: Earlier, shards: list[OutputS
     for dense in index.weight_map if index else ():
         for stored in streams.get(dense, (dense,)):
             if stored not in placed:
-                raise CheckpointError(f"{name}: lists {dense}, which no shard holds")
+                problem = f"lists {dense}, which no shard holds"
+                raise CheckpointError(problem, Code.INDEX_NAMES_MISSING_TENSOR, str(name))
             weight_map[stored] = placed[stored]
     if index is None:
         weight_map = dict(sorted(placed.items()))
@@ -255,7 +257,7 @@ def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptio
         if file.name == CONFIG_FILES[0]:
             config = load_json(file.path, file.name)
             if not isinstance(config, dict):
-                raise CheckpointError(f"{file.name}: not a JSON object")
+                raise CheckpointError("not a JSON object", Code.INVALID_JSON, file.name)
             content = render_json(serving_config(config, format_by_name(facts.format), root))
         files.append(replace(file, content=content))
     if (name := find_index(model_root(checkpoint))) is not None:

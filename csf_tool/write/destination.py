@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from csf_tool.codes import Code
 from csf_tool.disk.new_file import NewFile, sync_folder
 from csf_tool.disk.own_files import is_own
 from csf_tool.disk.reader import writing_fault
@@ -26,7 +27,8 @@ class Destination:
         self.path = path
         self._keep_cache = keep_cache
         if source and _nested(path.resolve(), source.resolve()):
-            raise UsageError(f"{path}: destination and source ({source}) must not lie inside one another")
+            problem = f"destination and source ({source}) must not lie inside one another"
+            raise UsageError(problem, Code.NESTED_FOLDERS, str(path))
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path}: exists and is not a folder")
 
@@ -37,7 +39,7 @@ class Destination:
             UsageError: something is.
         """
         if self.path.is_dir() and any(self.path.iterdir()):
-            raise UsageError(f"{self.path}: is not empty; give a new or empty folder")
+            raise UsageError("is not empty; give a new or empty folder", Code.NOT_EMPTY, str(self.path))
 
     def require_space(self, nbytes: int) -> None:
         """Check that the file system has room before the first byte is written.
@@ -47,10 +49,9 @@ class Destination:
         """
         free = shutil.disk_usage(self._existing()).free
         if free < nbytes:
-            raise EnvironmentFault(
-                f"{self.path}: too little room (--ignore-space begins all the same): "
-                f"{size(nbytes)} are needed, {size(free)} are free: {size(nbytes - free)} short"
-            )
+            problem = "too little room (--ignore-space begins all the same): "
+            problem += f"{size(nbytes)} are needed, {size(free)} are free: {size(nbytes - free)} short"
+            raise EnvironmentFault(problem, Code.NO_ROOM, str(self.path))
 
     def _existing(self) -> Path:
         """The folder, or the nearest above it that is there already."""
@@ -81,7 +82,8 @@ class Destination:
             EnvironmentFault: the system cannot write there.
         """
         if is_own(name):
-            raise CheckpointError(f"{name}: csf-tool keeps this name for itself in a destination: rename the file")
+            problem = "csf-tool keeps this name for itself in a destination: rename the file"
+            raise CheckpointError(problem, Code.UNUSABLE_NAME, name)
         target = self.path / name
         try:
             self._make_folder(target.parent)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from csf_tool.checkpoint import container_documents as documents
-from csf_tool.checkpoint.container import RECEIPTS, TENSORS, Receipt, ScaleReceipt, ShardRow
+from csf_tool.checkpoint.container import TENSORS, Receipt, ScaleReceipt, ShardRow, receipt_name
 from csf_tool.checkpoint.logical import DenseShard, Range, dense_tensors, merge_ranges, original_shard
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Shard, Stored
 from csf_tool.checkpoint.planes import find_planes
@@ -20,6 +19,7 @@ from csf_tool.codec import reference
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoded, Encoder, read_scales
+from csf_tool.codes import Code
 from csf_tool.disk.headers import read_header, render_header
 from csf_tool.disk.json_files import render_json
 from csf_tool.disk.reader import RandomReader
@@ -75,7 +75,8 @@ def require_lossless(encoded: Encoded) -> None:
     scales = reference.decode(plane.fmt, *streams, rows=plane.rows, cols=plane.cols)
     if scales.tobytes() != encoded.scales.tobytes():
         name = plane.scale.shard.name
-        raise CheckpointError(f"{name}: {plane.name}: what was encoded does not give back the original scales")
+        problem = "what was encoded does not give back the original scales"
+        raise CheckpointError(problem, Code.WRITTEN_WRONGLY, name, plane.name)
 
 
 def _decode(plane: DensePlane, data: memoryview) -> memoryview:
@@ -114,7 +115,8 @@ class EncodingRenderer:
             require_lossless(encoded)
             plane = encoded.plane
             if len(encoded.exceptions) != self.exceptions[plane.name]:
-                raise CheckpointError(f"{plane.scale.shard.name}: {plane.name}: changed since it was measured")
+                where = plane.scale.shard.name, plane.name
+                raise CheckpointError("changed since it was measured", Code.SOURCE_CHANGED, *where)
             yield memoryview(encoded.fixed.tobytes() + encoded.exceptions.tobytes())
 
 
@@ -173,9 +175,7 @@ class _Encoding:
         """The receipt of the shard, once all has passed and the stored shard's hash is known."""
         if self._renderer.prover is None:
             return None
-        found = self._receipt(sha256)
-        document = documents.receipt(found.row, found.source_header, found.scales.values())
-        return SideFile.new(f"{RECEIPTS}/{self._source.name}.json", render_json(document))
+        return SideFile.new(receipt_name(self._source.name), render_json(self._receipt(sha256).render()))
 
     def prove(self, path: Path, readers: Readers, on_bytes: OnBytes) -> None:
         """Rebuild the original shard from the file that was written, and compare its hash.
@@ -192,7 +192,8 @@ class _Encoding:
             hasher.update(piece)
             on_bytes(len(piece))
         if hasher.hexdigest() != original.sha256:
-            raise CheckpointError(f"{self._shard.name}: what was written does not give back the original shard")
+            problem = "what was written does not give back the original shard"
+            raise CheckpointError(problem, Code.WRITTEN_WRONGLY, self._shard.name)
 
 
 def _original(path: Path, name: str, receipt: Receipt) -> DenseShard:
@@ -203,5 +204,5 @@ def _original(path: Path, name: str, receipt: Receipt) -> DenseShard:
     written = Checkpoint(path.parent, path.parent, Layout.CONTAINER, shards=[shard])
     written.plane_table, problems = find_planes(Stored([shard]), receipt.scales)
     if found := errors(problems):
-        raise CheckpointError(f"what was just written is not sound: {found[0]}")
+        raise CheckpointError(f"what was just written is not sound: {found[0]}", Code.WRITTEN_WRONGLY)
     return original_shard(receipt, dense_tensors(written))

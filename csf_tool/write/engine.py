@@ -19,6 +19,7 @@ from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import errors, first_of
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
+from csf_tool.codes import Code
 from csf_tool.disk.hashing import Hashing, sha256_of
 from csf_tool.disk.json_files import parse_json, render_json
 from csf_tool.disk.reader import RandomReader
@@ -142,7 +143,7 @@ class Earlier:
         """
         record = records.get(name) or self._journal.finished(name)
         if record is None:
-            raise CheckpointError(f"{name}: was written by an earlier run, and is not there any more")
+            raise CheckpointError("was written by an earlier run, and is not there any more", Code.LOST_OUTPUT, name)
         return record
 
 
@@ -159,7 +160,7 @@ def require_sound(
     """
     known = {*excused, *consumed, *((MANIFEST, VERIFICATION) if consumed else ())}
     if found := [problem for problem in errors(checkpoint.problems) if problem.file not in known]:
-        raise CheckpointError(f"{checkpoint.label}: {refusal}: {first_of(found)}")
+        raise CheckpointError(f"{refusal}: {first_of(found)}", Code.FAULTY_SOURCE, checkpoint.label)
 
 
 @dataclass(frozen=True)
@@ -423,10 +424,8 @@ def write_shard(job: _ShardJob, on_bytes: OnBytes | None = None) -> _Did:
         def prove(path: Path) -> Record:
             sha256 = hashing.hexdigest() if hashing else None
             if shard.sha256 and sha256 != shard.sha256:
-                raise CheckpointError(
-                    f"{shard.name}: the rebuilt shard's SHA-256 is {sha256}, "
-                    f"the original's is {shard.sha256}: not written"
-                )
+                problem = f"the rebuilt shard's SHA-256 is {sha256}, the original's is {shard.sha256}: not written"
+                raise CheckpointError(problem, Code.SOURCE_DIFFERS, shard.name)
             with Readers() as written, dropping_cache(job.drop_cache, report, written) as advance:
                 rendering.prove(path, written, advance)
             receipt = rendering.receipt(sha256)

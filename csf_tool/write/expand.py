@@ -20,6 +20,7 @@ from csf_tool.checkpoint.side_files import (
     rewritten_configs,
 )
 from csf_tool.coders.decoder import Decoder
+from csf_tool.codes import Code
 from csf_tool.disk.hashing import hash_file
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import render_json
@@ -65,7 +66,8 @@ def expand(
     # Recipes say how to read, not what the bytes are, and expand takes the marks out anyway.
     require_sound(checkpoint, earlier.consumed, "not expanded", excused=CONFIG_FILES)
     if not checkpoint.planes:
-        raise UsageError(f"{checkpoint.label}: holds no CSF planes: nothing to expand ({checkpoint.kind})")
+        problem = f"holds no CSF planes: nothing to expand ({checkpoint.kind})"
+        raise UsageError(problem, Code.NOTHING_TO_EXPAND, checkpoint.label)
     checkpoint.fetch_side_files()
     _require_source_metadata(checkpoint)
     shards = dense_shards(checkpoint)
@@ -89,10 +91,8 @@ def _require_source_metadata(checkpoint: Checkpoint) -> None:
         path = checkpoint.root / entry.file
         found = hash_file(path, entry.file, {entry.algorithm}, lambda _: None)[entry.algorithm]
         if found != entry.digest:
-            raise CheckpointError(
-                f"{entry.file}: not expanded: its SHA-256 is {found}, {MANIFEST} says {entry.digest} "
-                f"({entry.evidence}): download that file again"
-            )
+            problem = f"not expanded: its SHA-256 is {found}, {MANIFEST} says {entry.digest} ({entry.evidence})"
+            raise CheckpointError(f"{problem}: download that file again", Code.HASH_DIFFERS, entry.file)
 
 
 def _side_files(checkpoint: Checkpoint, shards: list[DenseShard], earlier: Earlier) -> list[SideFile]:

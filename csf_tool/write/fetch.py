@@ -11,6 +11,7 @@ from pathlib import Path
 
 from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.repository import RemoteFile
+from csf_tool.codes import Code
 from csf_tool.disk.hashing import new_hasher
 from csf_tool.disk.reader import CHUNK_BYTES, writing_fault
 from csf_tool.errors import CheckpointError
@@ -58,7 +59,8 @@ def _fetch(shard: Shard, remote: RemoteFile, path: Path, on_bytes: OnBytes) -> P
             return path
         path.unlink()
         if not was_begun:
-            raise CheckpointError(f"{shard.name}: {algorithm} of what was fetched is {found}, the Hub lists {digest}")
+            problem = f"{algorithm} of what was fetched is {found}, the Hub lists {digest}"
+            raise CheckpointError(problem, Code.HASH_DIFFERS, shard.name)
         # A run that was killed can leave bytes that never reached the disk: once more, from the start.
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.model import Checkpoint, Layout
+from csf_tool.checkpoint.published import StatedOrigin
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder
 from csf_tool.errors import UsageError

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from csf_tool.checkpoint.model import Shard
+from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.disk.new_file import NewFile, lock, remove_abandoned
 from csf_tool.disk.own_files import CLOSING, DESCRIPTION, OWN_FOLDER, has_journal, is_partial
@@ -320,7 +321,8 @@ class Journal:
         try:
             return Run(str(found["operation"]), str(found["source"]), dict(found["options"]))
         except (ValueError, TypeError, LookupError) as error:
-            raise CheckpointError(f"{OWN_FOLDER}/{DESCRIPTION}: does not say what it is the journal of") from error
+            problem = "does not say what it is the journal of"
+            raise CheckpointError(problem, Code.DAMAGED_JOURNAL, f"{OWN_FOLDER}/{DESCRIPTION}") from error
 
     def _description(self) -> dict[str, Any] | None:
         """What the journal says that it is of; None where there is none. Who closes a run moves it, then removes it."""
@@ -333,7 +335,7 @@ class Journal:
                     raise
                 continue
             if not isinstance(found, dict):
-                raise CheckpointError(f"{name}: not a JSON object")
+                raise CheckpointError("not a JSON object", Code.DAMAGED_JOURNAL, name)
             return found
         return None
 
@@ -342,10 +344,8 @@ class Journal:
         differing = [key for key in wanted if found.get(key) != wanted[key]]
         if differing:
             what = "; ".join(f"{k}: {json.dumps(found.get(k))} there, {json.dumps(wanted[k])} now" for k in differing)
-            raise UsageError(
-                f"{self._destination}: holds an unfinished run of something else ({what}); give another folder, "
-                "or remove this one"
-            )
+            problem = f"holds an unfinished run of something else ({what}); give another folder, or remove this one"
+            raise UsageError(problem, Code.OTHER_RUN, str(self._destination))
 
     def _partials(self) -> list[Path]:
         """The partial files of all runs. Other processes may remove folders meanwhile, which `os.walk` passes over."""
@@ -370,9 +370,8 @@ def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
     try:
         return {str(entry["name"]): (int(entry["size"]), int(entry["mtime_ns"])) for entry in entries}
     except (ValueError, TypeError, LookupError) as error:
-        raise CheckpointError(
-            f"{folder}: holds records that are damaged: which shards were removed is unknown"
-        ) from error
+        problem = "holds records that are damaged: which shards were removed is unknown"
+        raise CheckpointError(problem, Code.DAMAGED_JOURNAL, str(folder)) from error
 
 
 def is_complete(destination: Path) -> bool:

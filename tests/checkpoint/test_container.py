@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from csf_tool.checkpoint.container import Receipt, ShardRow, read_container
+from csf_tool.checkpoint.container import Receipt, ShardRow
+from csf_tool.checkpoint.container_reading import read_container
 from csf_tool.checkpoint.open import open_checkpoint
-from csf_tool.checkpoint.problems import Severity, errors
+from csf_tool.checkpoint.problems import Problems, Severity, errors
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Silent
@@ -62,7 +63,9 @@ def test_a_good_container_has_no_problems(tmp_path: Path, codec: Codec) -> None:
 
 def test_what_is_read(container: Path) -> None:
     manifest = json.loads((container / "manifest.json").read_text())
-    read = read_container(container)
+    found = Problems()
+    read = read_container(container, found)
+    assert found == []
     assert read.rows[FIRST] == ShardRow(**manifest["shards"][0])
     assert read.metadata_sha256 == manifest["metadata_sha256"]
     assert read.source_names[SCALE] == FIRST

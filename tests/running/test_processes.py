@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError, EnvironmentFault
 
 if sys.platform != "linux":
@@ -63,7 +64,9 @@ def test_every_byte_is_told_of() -> None:
     assert run(3, work)[1] == 3 * 50 * 1_000_003
 
 
-@pytest.mark.parametrize("error", [CheckpointError("broken"), EnvironmentFault("cannot be read"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [CheckpointError("broken", Code.TRUNCATED, "x"), EnvironmentFault("cannot be read"), KeyboardInterrupt()]
+)
 def test_an_error_ends_the_other_copies(tmp_path: Path, error: BaseException) -> None:
     before = children()
 

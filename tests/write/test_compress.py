@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from csf_tool.checkpoint.container_documents import StatedOrigin
 from csf_tool.checkpoint.model import Layout
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.checkpoint.published import StatedOrigin
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.coders.encoder import Encoded, NumpyEncoder, PlaneScales
 from csf_tool.disk.new_file import NewFile

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from csf_tool.checkpoint.model import DenseTable, Shard
 from csf_tool.checkpoint.names import SCALE_SUFFIXES
-from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.checkpoint.problems import Problems
+from csf_tool.codes import Code
 from csf_tool.text import count
 
 _STACKED_SUFFIXES = (*SCALE_SUFFIXES, "_scales")
@@ -14,8 +15,8 @@ _QUANTIZATION_METADATA = "_quantization_metadata"
 """Metadata of a shard whose scales another tool (ComfyUI's) may have stored in tile order."""
 
 
-def stacked_scales(shards: Iterable[Shard]) -> list[Problem]:
-    """One warning where scales have three dimensions or more: experts that were stacked into one tensor."""
+def warn_of_stacked(problems: Problems, shards: Iterable[Shard]) -> None:
+    """Warn once where scales have three dimensions or more: experts that were stacked into one tensor."""
     found = [
         (shard.name, name, shape)
         for shard in shards
@@ -23,11 +24,11 @@ def stacked_scales(shards: Iterable[Shard]) -> list[Problem]:
         if len(shape) > 2 and name.endswith(_STACKED_SUFFIXES)
     ]
     if not found:
-        return []
+        return
     file, name, shape = found[0]
     more = f", as are {len(found) - 1} more" if len(found) > 1 else ""
     text = f"is {list(shape)}: scales of stacked experts{more}; CSF planes are of one matrix, so these stay as they are"
-    return [Problem(file, name, text, Severity.WARNING)]
+    problems.warn(text, Code.STACKED_SCALES, file, name)
 
 
 def doubtful_scales(table: DenseTable, shards: Iterable[Shard]) -> dict[str, str]:
@@ -43,11 +44,11 @@ def doubtful_scales(table: DenseTable, shards: Iterable[Shard]) -> dict[str, str
     return dict.fromkeys(of_marked, f"its shard has {_QUANTIZATION_METADATA}") | table.padded
 
 
-def warn_of(doubtful: dict[str, str]) -> list[Problem]:
-    """One warning for all of them."""
+def warn_of_doubtful(problems: Problems, doubtful: dict[str, str]) -> None:
+    """Warn once of all of them."""
     if not doubtful:
-        return []
+        return
     name, why = next(iter(doubtful.items()))
     text = f"its layout is unknown, {why}: padded, or in tiles? So {count(len(doubtful), 'block scale')}; "
     text += "no byte of them is moved, and compress takes them only with --allow-padded"
-    return [Problem("", name, text, Severity.WARNING)]
+    problems.warn(text, Code.SCALE_LAYOUT, tensor=name)

@@ -8,14 +8,12 @@ from csf_tool.checkpoint.container import CONTRACT, MANIFEST, RECEIPTS, TENSORS
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.index import INDEX_SUFFIX
 from csf_tool.checkpoint.problems import Problem
-from csf_tool.disk.disguises import HEAD_BYTES, JSON, disguise
+from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.own_files import has_journal
+from csf_tool.disk.wrong_content import HEAD_BYTES, JSON, wrong_content
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.text import count
-
-NOT_THERE = "not there"
-"""How a problem begins whose file is missing."""
 
 _OTHER_WEIGHTS = {
     ".gguf": "GGUF files",
@@ -32,22 +30,22 @@ _OTHER_WEIGHTS = {
 def not_a_checkpoint(path: Path) -> CsfToolError:
     """Why a folder without manifest, index and shards is no checkpoint."""
     if has_journal(path):
-        return CheckpointError(
-            f"{path}: a csf-tool run into this folder is not finished, and no shard is there yet: "
-            "run the same command again"
+        problem = (
+            "a csf-tool run into this folder is not finished, and no shard is there yet: run the same command again"
         )
+        return CheckpointError(problem, Code.RUN_UNFINISHED, str(path))
     if partial := unfinished_downloads(path):
-        return CheckpointError(
-            f"{path}: an incomplete download ({count(len(partial), 'unfinished file')}, as {partial[0].name}): "
-            "download it again"
-        )
+        files = f"{count(len(partial), 'unfinished file')}, as {partial[0].name}"
+        problem = f"an incomplete download ({files}): download it again"
+        return CheckpointError(problem, Code.DOWNLOAD_BEGUN, str(path))
     if (path / TENSORS).is_dir() and ((path / CONTRACT).exists() or (path / RECEIPTS).is_dir()):
-        return CheckpointError(f"{path}: a CSF container without its {MANIFEST}: download that file again")
+        problem = f"a CSF container without its {MANIFEST}: download that file again"
+        return CheckpointError(problem, Code.MISSING_FILE, str(path))
     children = sorted(p.name for p in path.iterdir())
     if not children:
-        return UsageError(f"{path}: is empty")
-    if reason := disguise(_head(path / CONFIG_FILES[0]), JSON):
-        return CheckpointError(f"{path}: {CONFIG_FILES[0]} {reason}")
+        return UsageError("is empty", Code.NOT_A_CHECKPOINT, str(path))
+    if found := wrong_content(_head(path / CONFIG_FILES[0]), JSON):
+        return CheckpointError(f"{CONFIG_FILES[0]} {found.problem}", found.code, str(path))
     inner = [c for c in children if (path / c / MANIFEST).exists() or list((path / c).glob("*" + SHARD_SUFFIX))]
     inner = inner or [f"snapshots/{p.name}" for p in sorted(path.glob("snapshots/*"))]
     hint = f"; did you mean {path / inner[0]}?" if inner else _other_weights(children)
@@ -56,9 +54,8 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
 
 def no_files_of_one(place: object, hint: str = "") -> UsageError:
     """That a folder or a repository has neither manifest nor index nor shards."""
-    return UsageError(
-        f"{place}: not a checkpoint: no {MANIFEST}, no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file in it{hint}"
-    )
+    problem = f"not a checkpoint: no {MANIFEST}, no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file in it{hint}"
+    return UsageError(problem, Code.NOT_A_CHECKPOINT, str(place))
 
 
 def _other_weights(names: list[str]) -> str:
@@ -69,20 +66,22 @@ def _other_weights(names: list[str]) -> str:
 def no_safetensors_file(path: Path, error: CheckpointError) -> UsageError:
     """Why a file of another name, which cannot be read as safetensors, is no checkpoint."""
     title = _OTHER_WEIGHTS.get(path.suffix.lower())
-    why = f"is one of {title}" if title else str(error).removeprefix(f"{path.name}: ")
-    return UsageError(f"{path}: {why}; give a checkpoint's folder or one {SHARD_SUFFIX} file")
+    why = f"is one of {title}" if title else error.problem
+    problem = f"{why}; give a checkpoint's folder or one {SHARD_SUFFIX} file"
+    return UsageError(problem, Code.OTHER_FORMAT if title else error.code, str(path))
 
 
 def no_shard_can_be_read(path: Path, listed_by: str, names: list[str], problems: list[Problem]) -> CheckpointError:
     """Why a folder whose shards are known by name has none of them."""
-    refusal = f"{path}: not one of {count(len(names), 'shard')} can be read"
-    if not all(p.problem.startswith(NOT_THERE) for p in problems):
-        return CheckpointError(f"{refusal} ({'; '.join(str(p) for p in problems[-3:])})")
-    if (path.parent / MANIFEST).exists():
-        return CheckpointError(f"{refusal}: this is a folder inside a container; give {path.parent}")
-    return CheckpointError(
-        f"{refusal}: none that {listed_by} lists is there, as {names[0]}; download the {SHARD_SUFFIX} files as well"
-    )
+    refusal, code = f"not one of {count(len(names), 'shard')} can be read", Code.NO_SHARD_HERE
+    if any(p.code is not Code.MISSING_FILE for p in problems):
+        refusal, code = f"{refusal} ({'; '.join(map(str, problems[-3:]))})", Code.NO_SHARD_READABLE
+    elif (path.parent / MANIFEST).exists():
+        refusal += f": this is a folder inside a container; give {path.parent}"
+    else:
+        download = f"download the {SHARD_SUFFIX} files as well"
+        refusal += f": none that {listed_by} lists is there, as {names[0]}; {download}"
+    return CheckpointError(refusal, code, str(path))
 
 
 def _head(path: Path) -> bytes:

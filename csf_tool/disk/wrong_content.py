@@ -2,6 +2,8 @@
 
 import re
 
+from csf_tool.codes import Code, Finding
+
 HEAD_BYTES = 512
 """How much of a file's start is looked at."""
 
@@ -23,21 +25,23 @@ _FORMATS = {
 """First bytes of what is found under such names."""
 
 
-def disguise(head: bytes, wanted: str) -> str | None:
+def wrong_content(head: bytes, wanted: str) -> Finding | None:
     """What a file is whose first bytes are `head`, and what to do; None if it may well be what is `wanted`.
 
     Only for files that cannot be read as what they should be: a good one may begin with any bytes.
     """
     if pointer := _pointer(head):
-        return pointer
+        return Finding(pointer, Code.GIT_POINTER)
     if head.lstrip()[:1] == b"<":
-        return "is a web page (HTML or XML), not the file itself: download it again"
+        return Finding("is a web page (HTML or XML), not the file itself: download it again", Code.WEB_PAGE)
     for magic, title in _FORMATS.items():
         if head.startswith(magic):
-            return f"is {title}, not {wanted}"
+            return Finding(f"is {title}, not {wanted}", Code.OTHER_FORMAT)
     if len(head) >= 8 and not any(head):
-        return "begins with zeros: a download made room for it and never filled it; download it again"
-    return _text(head, wanted)
+        said = "begins with zeros: a download made room for it and never filled it; download it again"
+        return Finding(said, Code.NEVER_FILLED)
+    message = _text(head, wanted)
+    return Finding(message, Code.SAVED_MESSAGE) if message else None
 
 
 def _pointer(head: bytes) -> str | None:

@@ -1,0 +1,254 @@
+"""Reading a container's documents from its folder, and holding them against one another."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from csf_tool.checkpoint.container import (
+    CODEC,
+    CONTRACT,
+    IDENTITY,
+    KNOWN_STATUS,
+    MANIFEST,
+    METADATA_SHA256,
+    PLANE_COUNT,
+    RECEIPTS,
+    ROW_KEYS,
+    SCHEMA,
+    SHARDS,
+    SOURCE_INDEX_SHA256,
+    SOURCE_NAMES,
+    STATUS,
+    TOTALS,
+    VERIFICATION,
+    Container,
+    Receipt,
+    ShardRow,
+    Totals,
+    is_sha256,
+    receipt_name,
+    require_object,
+    verification,
+)
+from csf_tool.checkpoint.index import INDEX_NAME
+from csf_tool.checkpoint.name_maps import load_with_map
+from csf_tool.checkpoint.problems import Problem, Problems
+from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema
+from csf_tool.codes import Code
+from csf_tool.disk.json_files import load_json
+from csf_tool.disk.paths import safe_relative
+from csf_tool.errors import CheckpointError
+from csf_tool.text import brief, count
+
+
+def read_container(root: Path, problems: Problems, manifest: Any = None) -> Container:
+    """The container at `root`; `manifest` stands for a manifest file that is not written yet.
+
+    What is wrong with its documents is added to `problems`.
+
+    Raises:
+        CheckpointError: the manifest cannot be read, or is not a CSF container's.
+    """
+    document = require_object(load_json(root / MANIFEST, MANIFEST) if manifest is None else manifest, MANIFEST)
+    container = Container(root, _format(document), document)
+    _read_rows(container, problems)
+    _read_metadata_hashes(container, problems)
+    _read_contract(container, problems)
+    _read_receipts(container, problems)
+    _compare_identity(container, problems)
+    _check_spelling(container, problems)
+    return container
+
+
+def _format(manifest: dict[str, Any]) -> CsfFormat:
+    schema = manifest.get(SCHEMA)
+    fmt = format_by_schema(schema) if isinstance(schema, str) else None
+    if fmt is None:
+        known = ", ".join(f.schema for f in FORMATS)
+        what = "another tool's manifest"
+        if isinstance(schema, str) and "csf" in schema.lower():
+            what = "an older or newer container, for which another version of csf-tool is needed"
+        problem = f"schema {brief(schema)} is not one that csf-tool reads ({known}): {what}"
+        raise CheckpointError(problem, Code.UNKNOWN_SCHEMA, MANIFEST)
+    return fmt
+
+
+def _read_rows(container: Container, problems: Problems) -> None:
+    shards = container.manifest.get(SHARDS)
+    if not isinstance(shards, list):
+        problems.error(f"{SHARDS} is not a list", Code.INVALID_FIELD, MANIFEST)
+        return
+    for entry in shards:
+        try:
+            row = ShardRow.parse(entry, MANIFEST)
+        except CheckpointError as error:
+            problems.append(Problem.of(error))
+            continue
+        if row.file in container.rows:
+            problems.error(f"lists shard {row.file} twice", Code.DOCUMENTS_CONTRADICT, MANIFEST)
+        container.rows[row.file] = row
+    if not container.rows:
+        problems.error("lists no shard that could be read", Code.INVALID_FIELD, MANIFEST)
+    for key in ROW_KEYS:
+        if lacking := sum(getattr(row, key) is None for row in container.rows.values()):
+            problems.warn(f"does not give {key} of {count(lacking, 'shard')}", Code.INVALID_FIELD, MANIFEST)
+
+
+def _read_metadata_hashes(container: Container, problems: Problems) -> None:
+    hashes = container.manifest.get(METADATA_SHA256, {})
+    if not isinstance(hashes, dict):
+        problems.error(f"{METADATA_SHA256} is not an object", Code.INVALID_FIELD, MANIFEST)
+        return
+    for name, digest in hashes.items():
+        try:
+            safe_relative(name, MANIFEST)
+        except CheckpointError as error:
+            problems.append(Problem.of(error.within(METADATA_SHA256)))
+            continue
+        if is_sha256(digest):
+            container.metadata_sha256[name] = digest
+        else:
+            problem = f"{METADATA_SHA256}: {name} is {brief(digest)}, not 64 lowercase hex digits"
+            problems.error(problem, Code.INVALID_FIELD, MANIFEST)
+
+
+def _read_contract(container: Container, problems: Problems) -> None:
+    if not (container.root / CONTRACT).exists():
+        problem = "not there: which shard held which source tensor is unknown"
+        problems.warn(problem, Code.NO_RECEIPTS, CONTRACT)
+        return
+    try:
+        contract = require_object(load_with_map(container.root / CONTRACT, CONTRACT, SOURCE_NAMES), CONTRACT)
+    except CheckpointError as error:
+        problems.append(Problem.of(error))
+        return
+    container.contract = contract
+    names = contract.get(SOURCE_NAMES)
+    if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
+        problems.error(f"{SOURCE_NAMES} is not a map of tensor name to shard file", Code.INVALID_FIELD, CONTRACT)
+        return
+    container.source_names = names
+    for file in sorted(set(names.values()) - set(container.rows)):
+        problem = f"{SOURCE_NAMES} names shard {brief(file)}, which the manifest does not list"
+        problems.error(problem, Code.DOCUMENTS_CONTRADICT, CONTRACT)
+    for file in sorted(set(container.rows) - set(names.values())):
+        problem = f"{SOURCE_NAMES} has no tensor of shard {brief(file)}, which the manifest lists"
+        problems.error(problem, Code.DOCUMENTS_CONTRADICT, CONTRACT)
+
+
+def _read_receipts(container: Container, problems: Problems) -> None:
+    folder = container.root / RECEIPTS
+    if not folder.is_dir():
+        problem = "not there: the source's bytes cannot be proved, nor its shards rebuilt bit for bit"
+        problems.warn(problem, Code.NO_RECEIPTS, RECEIPTS)
+        return
+    for row in container.rows.values():
+        where = receipt_name(row.file)
+        try:
+            receipt = Receipt.parse(load_json(container.root / where, where), where)
+        except CheckpointError as error:
+            problems.append(Problem.of(error))
+            continue
+        if difference := _difference(receipt.row, row):
+            problems.error(difference, Code.DOCUMENTS_CONTRADICT, where)
+        else:
+            container.receipts[row.file] = receipt
+    expected = {f"{file}.json" for file in container.rows}
+    for stray in sorted(p.name for p in folder.iterdir() if p.name not in expected):
+        problem = "is the receipt of no shard that the manifest lists"
+        problems.warn(problem, Code.STRAY_RECEIPT, f"{RECEIPTS}/{stray}")
+
+
+def _difference(ours: ShardRow, theirs: ShardRow) -> str | None:
+    """The first field in which a receipt's row is another than the manifest's."""
+    for key in ROW_KEYS:
+        mine, stated = getattr(ours, key), getattr(theirs, key)
+        if mine != stated:
+            return f"{key} is {brief(mine)}, the manifest says {brief(stated)}"
+    return None
+
+
+def _compare_identity(container: Container, problems: Problems) -> None:
+    """Schema, codec, family and source must be the same in manifest and contract."""
+    manifest, contract = container.manifest, container.contract
+    if manifest.get(CODEC) != container.fmt.codec:
+        problem = f"{CODEC} is {brief(manifest.get(CODEC))}, its schema goes with {container.fmt.codec!r}"
+        problems.error(problem, Code.DOCUMENTS_CONTRADICT, MANIFEST)
+    if not isinstance(manifest.get("family"), str):
+        problem = f"family is {brief(manifest.get('family'))}, not a string"
+        problems.error(problem, Code.INVALID_FIELD, MANIFEST)
+    for key in (*IDENTITY, PLANE_COUNT, SOURCE_INDEX_SHA256):
+        if contract is None or (key not in contract and key not in manifest):
+            continue
+        mine, theirs = contract.get(key), manifest.get(key)
+        if mine != theirs:
+            problem = f"{key} is {brief(mine)}, the manifest says {brief(theirs)}"
+            problems.error(problem, Code.DOCUMENTS_CONTRADICT, CONTRACT)
+    index_hash = container.metadata_sha256.get(INDEX_NAME)
+    stated = manifest.get(SOURCE_INDEX_SHA256)
+    if stated is not None and index_hash is not None and stated != index_hash:
+        problem = f"{SOURCE_INDEX_SHA256} is {brief(stated)}, {METADATA_SHA256} says {index_hash!r}"
+        problems.error(problem, Code.DOCUMENTS_CONTRADICT, MANIFEST)
+
+
+def check_totals(container: Container, problems: Problems, planes: int, dense_bytes: int, stored_bytes: int) -> None:
+    """Compare what manifest and verification record state of the whole with the shards.
+
+    These have so many planes, and so many bytes of their scales, dense and stored.
+    """
+    for key, found in Totals.of(container.rows.values(), planes, dense_bytes, stored_bytes).known().items():
+        stated = container.manifest.get(key)
+        if stated is not None and stated != found:
+            problem = f"{key} is {brief(stated)}, the shards and rows give {found}"
+            problems.error(problem, Code.DOCUMENTS_CONTRADICT, MANIFEST)
+    _check_verification(container, problems, planes)
+
+
+def _check_verification(container: Container, problems: Problems, planes: int) -> None:
+    """What the publisher says to have verified must at least be about this container."""
+    path = container.root / VERIFICATION
+    if not path.exists():
+        return
+    try:
+        record = require_object(load_json(path, VERIFICATION), VERIFICATION)
+    except CheckpointError as error:
+        problems.append(Problem.of(error))
+        return
+    expected = verification(container.fmt, len(container.rows), planes)
+    for key, value in expected.items():
+        if key in record and record[key] != value:
+            problem = f"{key} is {brief(record[key])}, this container gives {value!r}"
+            problems.error(problem, Code.DOCUMENTS_CONTRADICT, VERIFICATION)
+    _note_misspelt(problems, VERIFICATION, record, expected)
+
+
+def _check_spelling(container: Container, problems: Problems) -> None:
+    """A known key or status with one wrong character is damage; anything else unknown is somebody's addition."""
+    manifest = container.manifest
+    keys = (*IDENTITY, *TOTALS, STATUS, SHARDS, METADATA_SHA256, SOURCE_INDEX_SHA256)
+    _note_misspelt(problems, MANIFEST, manifest, keys)
+    rows = manifest.get(SHARDS)
+    for row in rows if isinstance(rows, list) else ():
+        _note_misspelt(problems, MANIFEST, row if isinstance(row, dict) else (), ROW_KEYS, f"{SHARDS}: ")
+    keys = (*IDENTITY, PLANE_COUNT, SOURCE_INDEX_SHA256, SOURCE_NAMES)
+    _note_misspelt(problems, CONTRACT, container.contract or {}, keys)
+    status = manifest.get(STATUS, KNOWN_STATUS)
+    if status != KNOWN_STATUS:
+        problem = f"{STATUS} is {brief(status)}, not {KNOWN_STATUS!r}"
+        if _one_character_apart(str(status), KNOWN_STATUS):
+            problems.error(problem, Code.DAMAGED_FIELD, MANIFEST)
+        else:
+            problems.warn(problem, Code.INVALID_FIELD, MANIFEST)
+
+
+def _note_misspelt(problems: Problems, file: str, found: Iterable[str], known: Iterable[str], within: str = "") -> None:
+    keys = set(found)
+    for wanted in known:
+        for key in keys if wanted not in keys else ():
+            if _one_character_apart(key, wanted):
+                problem = f"{within}key {brief(key)} is probably a damaged {wanted!r}"
+                problems.error(problem, Code.DAMAGED_FIELD, file)
+
+
+def _one_character_apart(a: str, b: str) -> bool:
+    return len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1
