@@ -1,5 +1,9 @@
-"""docs/troubleshooting.md is kept true: every message in it is produced here, and none is missing there."""
+"""docs/troubleshooting.md is kept true: every message in it is produced here, with the code that it has there.
 
+CSF_TOOL_UPDATE_SNAPSHOTS=1 rewrites the page's table of the codes that have no entry of their own.
+"""
+
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -7,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from csf_tool.checkpoint.problems import Problem
+from csf_tool.codes import Code
+from csf_tool.errors import CsfToolError
 from tests.building import (
     LFS_POINTER,
     MXFP4,
@@ -255,12 +262,61 @@ MESSAGES: dict[str, Output] = {
 }
 
 
+NO_FAULTS = {
+    "NO FAULT FOUND, which proves little",
+    "size-based: a copy of that size with other bytes has the same one",
+}
+"""Messages that say how much was proved, and have no code."""
+
+OTHERS = "\n| code | what it means |\n| --- | --- |\n"
+
+
+def entries() -> dict[str, str]:
+    """The entries of the page by their messages."""
+    return dict(re.findall(r"^### `([^\n]+)`$(.*?)(?=^##)", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL))
+
+
+def anchors(text: str) -> list[str]:
+    return re.findall(r'<a id="(.*?)"></a>', text)
+
+
+def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Code]]:
+    """A list that fills with every problem and error that is put into words from here on, and its code."""
+    found: list[tuple[str, Code]] = []
+
+    def record(cls: type[Problem | CsfToolError]) -> None:
+        words = cls.__str__
+        monkeypatch.setattr(cls, "__str__", lambda self: found.append((words(self), self.code)) or words(self))
+
+    record(Problem)
+    record(CsfToolError)
+    return found
+
+
 @pytest.mark.parametrize("message", MESSAGES)
-def test_the_message_is_what_a_user_sees(tmp_path: Path, message: str) -> None:
+def test_the_message_is_what_a_user_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str) -> None:
     pattern = ".+".join(re.escape(part) for part in message.split("…"))
+    recorded = said(monkeypatch)
     output = MESSAGES[message](tmp_path)
     assert re.search(pattern, output), output
+    codes = {code.value for text, code in recorded if re.search(pattern, text)}
+    assert codes == set(anchors(entries()[message]))
+    assert bool(codes) == (message not in NO_FAULTS)
 
 
 def test_the_page_has_exactly_these_messages() -> None:
-    assert re.findall(r"^### `(.+)`$", PAGE.read_text(), re.M) == list(MESSAGES)
+    assert list(entries()) == list(MESSAGES)
+
+
+def test_every_code_stands_on_the_page_once_and_every_anchor_is_a_code() -> None:
+    before, head, _ = PAGE.read_text().partition(OTHERS)
+    rows = [f'| <a id="{c}"></a>`{c}` | {c.meaning} |\n' for c in Code if c not in anchors(before)]
+    if os.environ.get("CSF_TOOL_UPDATE_SNAPSHOTS"):
+        PAGE.write_text(before + head + "".join(rows))
+    assert PAGE.read_text() == before + head + "".join(rows)
+    assert sorted(anchors(PAGE.read_text())) == sorted(Code)
+
+
+def test_every_entry_names_the_code_that_is_its_anchor() -> None:
+    for text in entries().values():
+        assert re.findall(r"Code `(.*?)`\.", text) == anchors(text)
