@@ -44,6 +44,7 @@ class Code(StrEnum):
 
     # Files and documents
     MISSING_FILE = "missing-file", "A file that the checkpoint needs is not here."
+    HUB_LACKS_FILE = "hub-lacks-file", "The Hub lists a file, and answers that it is not there."
     NOT_A_FILE = "not-a-file", "A folder, a pipe or a device has a file's name."
     UNUSABLE_NAME = "unusable-name", "A file has a name that cannot be used."
     UNSAFE_NAME = "unsafe-name", "A file's name leaves the checkpoint's folder or is not a plain path."
