@@ -133,7 +133,8 @@ def _refused(error: HfHubHTTPError, place: Place, tries: int) -> CsfToolError:
     if isinstance(error, RevisionNotFoundError):
         return UsageError(f"{place}: the repository has no such branch, tag or commit: {page}/tree/main lists them")
     if isinstance(error, EntryNotFoundError):
-        return CheckpointError("the Hub lists the file and answers that it is not there", Code.HUB_LACKS_FILE, str(place))
+        problem = "the Hub lists the file and answers that it is not there"
+        return CheckpointError(problem, Code.HUB_LACKS_FILE, str(place))
     if status == 401:
         return EnvironmentFault(
             f"{place}: the Hub wants to know who asks (401): the repository is private, the token is not valid, or "

@@ -138,6 +138,7 @@ def test_a_difference_is_named(hub: Hub, copied: Copied) -> None:
     found = checks(verify(CSF, "--against", "org/changed"))["against"]
     assert found["failures"] == [
         {
+            "code": "reference-differs",
             "file": FIRST,
             "tensor": scale,
             "problem": "differs first at row 5, column 7; 1 of 9216 bytes are wrong (0.0109%)",
