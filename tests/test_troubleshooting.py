@@ -286,7 +286,12 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Code]]:
 
     def record(cls: type[Problem | CsfToolError]) -> None:
         words = cls.__str__
-        monkeypatch.setattr(cls, "__str__", lambda self: found.append((words(self), self.code)) or words(self))
+
+        def recorded(self: Problem | CsfToolError) -> str:
+            found.append((words(self), self.code))
+            return words(self)
+
+        monkeypatch.setattr(cls, "__str__", recorded)
 
     record(Problem)
     record(CsfToolError)

@@ -41,16 +41,14 @@ from csf_tool.errors import CheckpointError
 from csf_tool.text import brief, count
 
 
-def read_container(root: Path, problems: Problems, manifest: Any = None) -> Container:
-    """The container at `root`; `manifest` stands for a manifest file that is not written yet.
-
-    What is wrong with its documents is added to `problems`.
+def read_container(root: Path, problems: Problems) -> Container:
+    """The container at `root`; what is wrong with its documents is added to `problems`.
 
     Raises:
         CheckpointError: the manifest cannot be read, or is not a CSF container's.
     """
-    document = require_object(load_json(root / MANIFEST, MANIFEST) if manifest is None else manifest, MANIFEST)
-    container = Container(root, _format(document), document)
+    manifest = require_object(load_json(root / MANIFEST, MANIFEST), MANIFEST)
+    container = Container(root, _format(manifest), manifest)
     _read_rows(container, problems)
     _read_metadata_hashes(container, problems)
     _read_contract(container, problems)

@@ -20,7 +20,7 @@ from csf_tool.checkpoint.config import (
     serving_config,
     strip_encoding,
 )
-from csf_tool.checkpoint.container import METADATA, TENSORS, ShardRow
+from csf_tool.checkpoint.container import METADATA, TENSORS, ShardRow, require_object
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, index_document, read_index
 from csf_tool.checkpoint.logical import Range, dense_index, dense_tensors, new_index, own_shards
 from csf_tool.checkpoint.model import Checkpoint, Layout, Shard
@@ -255,9 +255,7 @@ def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptio
     for file in config_files(checkpoint):
         content = None
         if file.name == CONFIG_FILES[0]:
-            config = load_json(file.path, file.name)
-            if not isinstance(config, dict):
-                raise CheckpointError("not a JSON object", Code.INVALID_JSON, file.name)
+            config = require_object(load_json(file.path, file.name), file.name)
             content = render_json(serving_config(config, format_by_name(facts.format), root))
         files.append(replace(file, content=content))
     if (name := find_index(model_root(checkpoint))) is not None:
