@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -285,9 +286,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Code]]:
     found: list[tuple[str, Code]] = []
 
     def record(cls: type[Problem | CsfToolError]) -> None:
-        words = cls.__str__
+        words: Callable[[Any], str] = cls.__str__
 
-        def recorded(self: Problem | CsfToolError) -> str:
+        def recorded(self: Any) -> str:
             found.append((words(self), self.code))
             return words(self)
 
