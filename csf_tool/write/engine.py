@@ -194,8 +194,12 @@ def write(
     mine = [shard for i, shard in enumerate(output.shards) if options.share.takes(i)]
     if not options.ignore_space:
         folder.require_space(0 if options.consume_source else _room(output, mine, destination, options))
-    run = _Run(output, checkpoint, _open_journal(output, checkpoint, destination, options), progress, options)
-    run.write(mine)
+    journal = _open_journal(output, checkpoint, destination, options)
+    try:
+        run = _Run(output, checkpoint, journal, progress, options)
+        run.write(mine)
+    finally:
+        journal.release()
     run.written.seconds = time.monotonic() - begun
     return run.written
 

@@ -130,8 +130,10 @@ class Journal:
             yield False
             return
         self._held = held
-        with held:
+        try:
             yield self._was_closing or (self._destination / OWN_FOLDER / DESCRIPTION).is_file()
+        finally:
+            self.release()
 
     def finished(self, name: str) -> Record | None:
         """The record of a finished file that is still there with the size it had."""
@@ -236,8 +238,13 @@ class Journal:
             path.unlink(missing_ok=True)
         self._remove(folder)
         closing.unlink(missing_ok=True)
+        self.release()
+
+    def release(self) -> None:
+        """Let other processes have the destination: this run has ended, well or not."""
         if self._held:
             self._held.close()
+            self._held = None
 
     def _remove(self, folder: Path) -> None:
         """Remove the journal's folder, with the lock in it held as long as the system lets that be."""
@@ -245,8 +252,7 @@ class Journal:
             shutil.rmtree(folder, ignore_errors=True)
             if not folder.exists():
                 return
-            if self._held:
-                self._held.close()  # Windows and NFS keep a folder while a file in it is open
+            self.release()  # Windows and NFS keep a folder while a file in it is open
             time.sleep(_PAUSE_SECONDS)
         shutil.rmtree(folder)
 
