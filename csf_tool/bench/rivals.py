@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import torch
 import triton
 
-from csf_tool.bench import kernels
+from csf_tool.bench import rival_kernels
 from csf_tool.bench.workloads import places_of
 from csf_tool.codec.formats import POSITION_BITS, SLAB_ROWS
 from csf_tool.gpu.scales import CsfScales, prepared
@@ -25,14 +25,14 @@ def streamer(read_bytes: int, dense_bytes: int, size: int, warps: int) -> Callab
     share = read_bytes // programs // 16 * 16
 
     def launch(source: torch.Tensor, out: torch.Tensor) -> None:
-        kernels.stream[(programs,)](source, out, dense_bytes // 16, READ=share, SIZE=size, num_warps=warps)
+        rival_kernels.stream[(programs,)](source, out, dense_bytes // 16, READ=share, SIZE=size, num_warps=warps)
 
     return launch
 
 
 def launch_empty(tensor: torch.Tensor) -> None:
     """Launch a kernel that does nothing."""
-    kernels.empty[(1,)](tensor)
+    rival_kernels.empty[(1,)](tensor)
 
 
 def without_exceptions(streams: CsfStreams) -> CsfScales:
@@ -43,7 +43,7 @@ def without_exceptions(streams: CsfStreams) -> CsfScales:
 
 def scatter_exceptions(words: torch.Tensor, places: torch.Tensor, out: torch.Tensor) -> None:
     """Store exceptions at their places over the dense bytes: the second of two launches."""
-    kernels.scatter[(triton.cdiv(len(words), _LANES),)](words, places, out, len(words), LANES=_LANES)
+    rival_kernels.scatter[(triton.cdiv(len(words), _LANES),)](words, places, out, len(words), LANES=_LANES)
 
 
 def torch_decode(streams: CsfStreams, places: torch.Tensor | None = None) -> torch.Tensor:

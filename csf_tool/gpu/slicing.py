@@ -112,6 +112,8 @@ def join_rows(parts: Sequence[RowStreams], *, interleave: bool = False) -> RowSt
         alike = part.bases.shape == first.bases.shape if interleave else len(part.bases) == len(first.bases)
         if part.format != first.format or part.cols != first.cols or not alike:
             raise ValueError(f"{_describe(part)} cannot be joined to {_describe(first)}")
+    if len(parts) == 1:
+        return first
     if interleave:
         rows = [part.row * len(parts) + i for i, part in enumerate(parts)]
         bases = torch.stack([part.bases for part in parts], dim=2).flatten(1, 2)

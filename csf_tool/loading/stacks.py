@@ -107,7 +107,7 @@ def read_stack(
         check(each, source)
     if len(streams) == tp_size == 1:
         return streams[0]
-    parts = [_cut(RowStreams.of(each), stack[0], tp_rank, tp_size) for each, stack in zip(streams, stacks, strict=True)]
+    parts = [_cut(RowStreams.of(streams.pop(0)), stack[0], tp_rank, tp_size) for stack in stacks]  # frees them in turn
     try:
         return join_rows(parts, interleave=interleave).stack()
     except ValueError as fault:
