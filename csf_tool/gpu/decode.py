@@ -127,7 +127,7 @@ def _decompress_op(
     lead_group: int,
     swizzled: bool,
 ) -> None:
-    """Launch the kernel. An operator of torch's own, so that compiled graphs can hold it."""
+    """Launch the kernel. An operator, so that compiled graphs can hold it; it only writes, so torch infers nothing."""
     require_gpu(fixed)
     experts = fixed.shape[0]
     if swizzled:
@@ -159,11 +159,6 @@ def _decompress_op(
             WORD_ALIGNED=out.data_ptr() % 4 == 0,
             num_warps=_WARPS,
         )
-
-
-@_decompress_op.register_fake
-def _(*_: object) -> None:
-    """Nothing to infer: the operator only writes `out`."""
 
 
 def _runs(code_bits: int) -> int:

@@ -103,8 +103,8 @@ def read_stack(
         sources = [_sources(stack, readers, on) for stack in stacks]
         streams = [room_for(each, on) for each in sources]
         stager.run(chain.from_iterable(map(fill, streams, sources)))
-    for each, source in zip(streams, sources, strict=True):
-        check(each, source)
+    for i, source in enumerate(sources):
+        check(streams[i], source)
     if len(streams) == tp_size == 1:
         return streams[0]
     parts = [_cut(RowStreams.of(streams.pop(0)), stack[0], tp_rank, tp_size) for stack in stacks]  # frees them in turn
