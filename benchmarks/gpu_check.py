@@ -22,13 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from csf_tool.bench.rivals import torch_decode
-from csf_tool.bench.run import BenchOptions, run_bench
-from csf_tool.bench.workloads import WORKLOADS, Streams, Workload, make_scales, make_streams
-from csf_tool.codec import reference
-from csf_tool.codec.formats import MAX_ELEMENTS, MXFP4, NVFP4, POSITION_BITS
-from csf_tool.codec.swizzle import swizzle
-from csf_tool.gpu import (
+from csf_tool import (
     CsfScales,
     compress_mxfp4_scales,
     compress_nvfp4_scales,
@@ -36,7 +30,14 @@ from csf_tool.gpu import (
     decompress_nvfp4_csf_scales,
     prepare_csf_scales,
 )
-from csf_tool.gpu.scales import Layout
+from csf_tool.bench.rivals import torch_decode
+from csf_tool.bench.run import BenchOptions, run_bench
+from csf_tool.bench.workloads import WORKLOADS, Workload, make_scales, make_streams, places_of
+from csf_tool.codec import reference
+from csf_tool.codec.formats import MAX_ELEMENTS, MXFP4, NVFP4, POSITION_BITS
+from csf_tool.codec.swizzle import swizzle
+from csf_tool.gpu.scales import DenseLayout
+from csf_tool.gpu.streams import CsfStreams
 from csf_tool.report.bench import bench_json, bench_report
 from csf_tool.report.console import print_out
 
@@ -60,22 +61,23 @@ def same(got: torch.Tensor, want: torch.Tensor, what: str) -> None:
         raise SystemExit(f"FAILED: {what}: {int((got != want).sum())} bytes differ")
 
 
-def prepared(work: Workload, streams: Streams) -> CsfScales:
-    return prepare_csf_scales(work.format, streams.fixed, streams.words, streams.counts, rows=work.rows, cols=work.cols)
+def prepared(streams: CsfStreams) -> CsfScales:
+    """The stack, checked and prepared as the public functions do it."""
+    s = streams
+    return prepare_csf_scales(s.format, s.fixed, s.exceptions, s.counts, rows=s.rows, cols=s.cols)
 
 
-def numpy_decode(work: Workload, streams: Streams) -> Bytes:
+def numpy_decode(streams: CsfStreams) -> Bytes:
     """The dense bytes by the reference, plane by plane."""
-    fixed, words = streams.fixed.cpu().numpy(), streams.words.cpu().numpy().view(np.uint32)
-    out = np.empty((work.experts, work.rows, work.cols), np.uint8)
-    ends = np.cumsum(streams.counts)
-    for plane, (end, count) in enumerate(zip(ends, streams.counts, strict=True)):
-        own = words[end - count : end]
-        out[plane] = reference.decode(work.format, fixed[plane], own, rows=work.rows, cols=work.cols)
+    rows, cols = streams.rows, streams.cols
+    out = np.empty((streams.experts, rows, cols), np.uint8)
+    for plane, (fixed, words) in enumerate(streams.planes()):
+        own = words.view(torch.int32).cpu().numpy().view(np.uint32)
+        out[plane] = reference.decode(streams.format, fixed.cpu().numpy(), own, rows=rows, cols=cols)
     return out
 
 
-def adversarial(work: Workload) -> dict[str, Streams]:
+def adversarial(work: Workload) -> dict[str, CsfStreams]:
     """Streams that no encoder would write on average: wild stacks, wild planes, ends and edges."""
     calm = replace(work, exception_share=0.0)
     last = work.rows * work.cols - 1
@@ -83,12 +85,12 @@ def adversarial(work: Workload) -> dict[str, Streams]:
     ends = torch.tensor([0, last], device=DEVICE)
     base = make_streams(calm, DEVICE)
 
-    def with_places(places: torch.Tensor) -> Streams:
+    def with_places(places: torch.Tensor) -> CsfStreams:
         """Exceptions of value 0x7F (an E4M3 NaN) at these places of the stack."""
         plane = work.rows * work.cols
         counts = torch.bincount(places // plane, minlength=work.experts).tolist()
         words = (places % plane | 0x7F << POSITION_BITS).to(torch.int32)
-        return Streams(base.fixed, words, places, counts)
+        return CsfStreams.of(work.format, base.fixed, words, counts, work.rows, work.cols)
 
     plane_starts = torch.arange(work.experts, device=DEVICE)[:, None] * (last + 1)
     middle = work.experts // 2
@@ -97,15 +99,15 @@ def adversarial(work: Workload) -> dict[str, Streams]:
         "27% exceptions": make_streams(replace(work, exception_share=0.27), DEVICE),
         "all exceptions": make_streams(replace(work, exception_share=1.0), DEVICE),
         "first and last scale of every plane": with_places((plane_starts + ends).view(-1)),
-        "one wild plane": with_places(middle * (last + 1) + wild.places),
+        "one wild plane": with_places(middle * (last + 1) + places_of(wild)),
         "whole rows": with_places((plane_starts + torch.arange(3 * work.cols, device=DEVICE)).view(-1)),
     }
 
 
-def check_streams(work: Workload, name: str, streams: Streams) -> None:
-    want = numpy_decode(work, streams)
-    scales = prepared(work, streams)
-    layouts: dict[Layout, Bytes] = {"linear": want, "swizzled": swizzle(want)}
+def check_streams(work: Workload, name: str, streams: CsfStreams) -> None:
+    want = numpy_decode(streams)
+    scales = prepared(streams)
+    layouts: dict[DenseLayout, Bytes] = {"linear": want, "swizzled": swizzle(want)}
     for layout, dense in layouts.items():
         expected = torch.from_numpy(dense).to(DEVICE)
         for offset in (0, 1, 4):
@@ -119,7 +121,7 @@ def check_streams(work: Workload, name: str, streams: Streams) -> None:
 def check_routing(work: Workload) -> None:
     """Skipped experts are untouched, for routings from none to all, in both integer types."""
     streams = make_streams(work, DEVICE)
-    scales, want = prepared(work, streams), torch_decode(work, streams)
+    scales, want = prepared(streams), torch_decode(streams)
     random = torch.Generator().manual_seed(0)
     for share in (0.0, 8 / 512, 0.5, 0.97, 1.0):
         rows = (torch.rand(work.experts, generator=random) < share).to(torch.int64) * 3
@@ -135,9 +137,9 @@ def check_large() -> None:
     """A stack of more than 2 GiB, of planes as large as positions reach: addresses take 64 bits."""
     work = Workload("132 planes of 2**24 scales", NVFP4, 132, MAX_ELEMENTS // 1024, 1024, 0.0005)
     streams = make_streams(work, DEVICE)
-    want = torch_decode(work, streams)
+    want = torch_decode(streams)
     for routing in (None, torch.arange(work.experts + 1, device=DEVICE)):
-        got = decompress_nvfp4_csf_scales(prepared(work, streams), expert_start=routing)
+        got = decompress_nvfp4_csf_scales(prepared(streams), expert_start=routing)
         same(got, want, work.name)
 
 
@@ -145,7 +147,7 @@ def check_graph() -> None:
     """A captured decode follows expert_start as it changes between replays."""
     work = GATE
     streams = make_streams(work, DEVICE)
-    scales, want = prepared(work, streams), torch_decode(work, streams)
+    scales, want = prepared(streams), torch_decode(streams)
     out = torch.empty(work.dense_bytes, dtype=torch.uint8, device=DEVICE)
     start = torch.arange(work.experts + 1, dtype=torch.int32, device=DEVICE)
     decompress_nvfp4_csf_scales(scales, out=out, expert_start=start)  # compiles

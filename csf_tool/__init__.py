@@ -7,61 +7,47 @@ names is touched, torch and Triton with it where it needs them.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from csf_tool.version import __version__
+from csf_tool.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from csf_tool.checkpoint.open import open_checkpoint
-    from csf_tool.gpu import (
-        CsfScales,
-        CsfStreams,
-        ScaleWorkspace,
-        compress_csf_scales,
-        compress_mxfp4_scales,
-        compress_nvfp4_scales,
-        decompress_csf_scales,
-        decompress_mxfp4_csf_scales,
-        decompress_nvfp4_csf_scales,
-        prepare_csf_scales,
-        prepare_mxfp4_csf_scales,
-        prepare_nvfp4_csf_scales,
-    )
-    from csf_tool.loading.stacks import load_stack
-    from csf_tool.loading.tensors import iter_tensors, load_file, safe_open
+if TYPE_CHECKING:  # what `_NAMES` says, for type checkers
+    from csf_tool.checkpoint.open import open_checkpoint as open_checkpoint
+    from csf_tool.gpu.encode import compress_csf_scales as compress_csf_scales
+    from csf_tool.gpu.encode import compress_mxfp4_scales as compress_mxfp4_scales
+    from csf_tool.gpu.encode import compress_nvfp4_scales as compress_nvfp4_scales
+    from csf_tool.gpu.scales import CsfScales as CsfScales
+    from csf_tool.gpu.scales import decompress_csf_scales as decompress_csf_scales
+    from csf_tool.gpu.scales import decompress_mxfp4_csf_scales as decompress_mxfp4_csf_scales
+    from csf_tool.gpu.scales import decompress_nvfp4_csf_scales as decompress_nvfp4_csf_scales
+    from csf_tool.gpu.scales import prepare_csf_scales as prepare_csf_scales
+    from csf_tool.gpu.scales import prepare_mxfp4_csf_scales as prepare_mxfp4_csf_scales
+    from csf_tool.gpu.scales import prepare_nvfp4_csf_scales as prepare_nvfp4_csf_scales
+    from csf_tool.gpu.streams import CsfStreams as CsfStreams
+    from csf_tool.gpu.workspace import ScaleWorkspace as ScaleWorkspace
+    from csf_tool.loading.stacks import load_stack as load_stack
+    from csf_tool.loading.tensors import iter_tensors as iter_tensors
+    from csf_tool.loading.tensors import load_file as load_file
+    from csf_tool.loading.tensors import safe_open as safe_open
 
-__all__ = [
-    "CsfScales",
-    "CsfStreams",
-    "ScaleWorkspace",
-    "__version__",
-    "compress_csf_scales",
-    "compress_mxfp4_scales",
-    "compress_nvfp4_scales",
-    "decompress_csf_scales",
-    "decompress_mxfp4_csf_scales",
-    "decompress_nvfp4_csf_scales",
-    "iter_tensors",
-    "load_file",
-    "load_stack",
-    "open_checkpoint",
-    "prepare_csf_scales",
-    "prepare_mxfp4_csf_scales",
-    "prepare_nvfp4_csf_scales",
-    "safe_open",
-]
-
-_ELSEWHERE = {
-    "iter_tensors": "csf_tool.loading.tensors",
-    "load_file": "csf_tool.loading.tensors",
-    "load_stack": "csf_tool.loading.stacks",
-    "open_checkpoint": "csf_tool.checkpoint.open",
-    "safe_open": "csf_tool.loading.tensors",
+_NAMES = {
+    "checkpoint.open": "open_checkpoint",
+    "gpu.encode": "compress_csf_scales compress_mxfp4_scales compress_nvfp4_scales",
+    "gpu.scales": "CsfScales decompress_csf_scales decompress_mxfp4_csf_scales decompress_nvfp4_csf_scales"
+    " prepare_csf_scales prepare_mxfp4_csf_scales prepare_nvfp4_csf_scales",
+    "gpu.streams": "CsfStreams",
+    "gpu.workspace": "ScaleWorkspace",
+    "loading.stacks": "load_stack",
+    "loading.tensors": "iter_tensors load_file safe_open",
 }
-"""Where the names are that are not in `csf_tool.gpu`."""
+"""The public names, by the module that each is in."""
+
+_HOMES = {name: f"csf_tool.{home}" for home, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module(_ELSEWHERE.get(name, "csf_tool.gpu")), name)
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

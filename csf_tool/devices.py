@@ -12,10 +12,10 @@ _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Files that a driver makes (NVIDIA; WSL; AMD): torch takes seconds to import, so look here first."""
 
 
-def choose_cuda(device: str, tell: Callable[[str], None]) -> str | None:
+def choose_cuda(device: str, work: str, tell: Callable[[str], None]) -> str | None:
     """The CUDA device that `--device auto|cpu|cuda[:N]` means, or None for the CPU.
 
-    `tell` hears why auto ends up on the CPU.
+    `tell` hears why auto ends up on the CPU with the `work`: "decoding".
 
     Raises:
         UsageError: there is no such device name.
@@ -29,7 +29,7 @@ def choose_cuda(device: str, tell: Callable[[str], None]) -> str | None:
     if reason and device != "auto":
         raise EnvironmentFault(f"--device {device}: {reason}")
     if reason:
-        tell(reason)
+        tell(f"{work} on the CPU: {reason}")
         return None
     return "cuda" if device == "auto" else device
 

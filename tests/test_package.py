@@ -1,20 +1,31 @@
 """What `import csf_tool` gives."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import csf_tool
-import csf_tool.gpu
-
-READING = {"iter_tensors", "load_file", "load_stack", "open_checkpoint", "safe_open"}
 
 
-def test_the_python_api_is_found_at_the_top() -> None:
-    assert {*csf_tool.gpu.__all__, *READING, "__version__"} == set(csf_tool.__all__)
-    for name in csf_tool.gpu.__all__:
-        assert getattr(csf_tool, name) is getattr(csf_tool.gpu, name)
-    for name in READING:
-        assert getattr(csf_tool, name).__name__ == name
+def test_type_checkers_see_what_is_there() -> None:
+    """The public names stand once for those who run it, and once for type checkers."""
+    tree = ast.parse(Path(csf_tool.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        (alias.asname, node.module) for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    public = set(csf_tool.__all__) - {"__version__"}
+    assert {name for name, _ in seen} == public == set(dir(csf_tool)) - {"__version__"}
+    for name, home in seen:
+        assert getattr(csf_tool, str(name)).__module__ == home
+
+
+def test_other_names_are_not_there() -> None:
+    with pytest.raises(AttributeError, match="module 'csf_tool' has no attribute 'decode'"):
+        csf_tool.decode  # noqa: B018
 
 
 def test_torch_is_imported_when_it_is_needed() -> None:

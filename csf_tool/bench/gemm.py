@@ -13,9 +13,10 @@ import triton
 
 from csf_tool.bench.gemm_kernels import gemm
 from csf_tool.bench.timing import ENOUGH_REPEATS, Timing, time_graph
-from csf_tool.bench.workloads import ACTIVE_EXPERTS, Streams, Workload, WrongBytes, expert_start, make_streams, prepare
+from csf_tool.bench.workloads import ACTIVE_EXPERTS, Workload, WrongBytes, expert_start, make_streams
 from csf_tool.codec.formats import NVFP4
-from csf_tool.gpu import decompress_nvfp4_csf_scales
+from csf_tool.gpu.scales import decompress_nvfp4_csf_scales, prepared
+from csf_tool.gpu.streams import CsfStreams
 
 STACKS = (
     Workload("gate and up", NVFP4, 512, 1280, 160, 0.010),
@@ -93,14 +94,14 @@ class GemmResult:
 class _Layer:
     """Weights, streams and dense scales of a stack, and the workspace that it is decoded into."""
 
-    def __init__(self, stack: Workload, streams: Streams, device: torch.device) -> None:
+    def __init__(self, stack: Workload, streams: CsfStreams, device: torch.device) -> None:
         self.stack = stack
         self.device = device
         self.columns, self.depth = stack.rows, stack.cols * stack.format.group_size
         random = torch.Generator(device).manual_seed(2)
         shape = (stack.experts, self.columns, self.depth // 2)
         self.weight = torch.randint(0, 256, shape, dtype=torch.uint8, device=device, generator=random)
-        self.scales = prepare(stack, streams)
+        self.scales = prepared(streams)
         self.dense = decompress_nvfp4_csf_scales(self.scales)
         self.workspace = torch.empty_like(self.dense)
         self.random = random
@@ -169,7 +170,7 @@ def _fits(tile: Tile, stack: Workload) -> bool:
 
 
 def run_gemms(
-    device: torch.device, stacks: Iterable[tuple[Workload, Streams]], repeats: int, progress: Callable[[str], None]
+    device: torch.device, stacks: Iterable[tuple[Workload, CsfStreams]], repeats: int, progress: Callable[[str], None]
 ) -> Iterator[GemmResult]:
     """Time every product of `stacks`: 1 to 256 tokens an expert; all experts, batched and grouped; 8 of them, grouped.
 

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
-from csf_tool.bench.workloads import Streams, Workload
+from csf_tool.bench.workloads import Workload
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.names import layer_of
 from csf_tool.errors import UsageError
+from csf_tool.gpu.streams import CsfStreams
 from csf_tool.loading.stacks import Projection, first_gated_layer, read_stack
 from csf_tool.loading.tensors import opened
 from csf_tool.text import size
@@ -34,7 +35,7 @@ class RealLayer:
     """The stacks of a layer, gate and up as one, with their streams on a device."""
 
     source: Source
-    stacks: dict[Workload, Streams]
+    stacks: dict[Workload, CsfStreams]
 
 
 def load_layer(checkpoint: Checkpoint, device: torch.device, *, smallest: int = SMALLEST_BYTES) -> RealLayer:
@@ -59,10 +60,7 @@ def load_layer(checkpoint: Checkpoint, device: torch.device, *, smallest: int = 
 
 def _load(
     checkpoint: Checkpoint, layer: str, name: str, projection: Projection, device: torch.device
-) -> tuple[Workload, Streams]:
-    stack = read_stack(checkpoint, layer, projection, device=device)
-    experts = len(stack.bases)
-    places = (stack.expert * stack.rows + stack.row) * stack.cols + stack.col
-    share = len(places) / (experts * stack.rows * stack.cols)
-    work = Workload(name, stack.format, experts, stack.rows, stack.cols, share)
-    return work, Streams(stack.fixed(), stack.words(), places, stack.counts())
+) -> tuple[Workload, CsfStreams]:
+    streams = read_stack(checkpoint, layer, projection, device=device)
+    share = len(streams.words) / (streams.experts * streams.rows * streams.cols)
+    return Workload(name, streams.format, streams.experts, streams.rows, streams.cols, share), streams

@@ -7,10 +7,11 @@ from importlib.util import find_spec
 import torch
 import triton
 
-from csf_tool.bench import kernels
-from csf_tool.bench.workloads import Streams, Workload
+from csf_tool.bench import rival_kernels
+from csf_tool.bench.workloads import places_of
 from csf_tool.codec.formats import POSITION_BITS, SLAB_ROWS
-from csf_tool.gpu import CsfScales, prepare_csf_scales
+from csf_tool.gpu.scales import CsfScales, prepared
+from csf_tool.gpu.streams import CsfStreams
 
 FLOOR_TILES = [(kib * 1024, warps) for kib in (2, 4, 8, 16, 32) for warps in (4, 8)]
 """Dense bytes a program and warps of the streaming kernels whose best is the floor."""
@@ -24,39 +25,40 @@ def streamer(read_bytes: int, dense_bytes: int, size: int, warps: int) -> Callab
     share = read_bytes // programs // 16 * 16
 
     def launch(source: torch.Tensor, out: torch.Tensor) -> None:
-        kernels.stream[(programs,)](source, out, dense_bytes // 16, READ=share, SIZE=size, num_warps=warps)
+        rival_kernels.stream[(programs,)](source, out, dense_bytes // 16, READ=share, SIZE=size, num_warps=warps)
 
     return launch
 
 
 def launch_empty(tensor: torch.Tensor) -> None:
     """Launch a kernel that does nothing."""
-    kernels.empty[(1,)](tensor)
+    rival_kernels.empty[(1,)](tensor)
 
 
-def without_exceptions(work: Workload, streams: Streams) -> CsfScales:
-    """The stack with its exceptions left out: the first of two launches."""
-    none = streams.words[:0]
-    return prepare_csf_scales(
-        work.format, streams.fixed.clone(), none, [0] * work.experts, rows=work.rows, cols=work.cols
-    )
+def without_exceptions(streams: CsfStreams) -> CsfScales:
+    """The stack with its exceptions left out, in memory of its own: the first of two launches."""
+    fmt, fixed, none = streams.format, streams.fixed.clone(), streams.words[:0]
+    return prepared(CsfStreams.of(fmt, fixed, none, [0] * streams.experts, streams.rows, streams.cols))
 
 
-def scatter_exceptions(streams: Streams, out: torch.Tensor) -> None:
-    """Store all exceptions over the dense bytes: the second of two launches."""
-    count = len(streams.words)
-    kernels.scatter[(triton.cdiv(count, _LANES),)](streams.words, streams.places, out, count, LANES=_LANES)
+def scatter_exceptions(words: torch.Tensor, places: torch.Tensor, out: torch.Tensor) -> None:
+    """Store exceptions at their places over the dense bytes: the second of two launches."""
+    rival_kernels.scatter[(triton.cdiv(len(words), _LANES),)](words, places, out, len(words), LANES=_LANES)
 
 
-def torch_decode(work: Workload, streams: Streams) -> torch.Tensor:
-    """The dense bytes `[experts, rows, cols]` with nothing but tensor operations."""
-    fmt = work.format
+def torch_decode(streams: CsfStreams, places: torch.Tensor | None = None) -> torch.Tensor:
+    """The dense bytes `[experts, rows, cols]` with nothing but tensor operations.
+
+    `places` are those of the exceptions, where they are known already.
+    """
+    fmt, shape = streams.format, (streams.experts, streams.rows, -1)
+    places = places_of(streams) if places is None else places
     shifts = torch.arange(0, 8, fmt.code_bits, dtype=torch.uint8, device=streams.fixed.device)
-    bases = streams.fixed[..., :SLAB_ROWS].reshape(work.experts, work.rows, 1)
-    packed = streams.fixed[..., SLAB_ROWS:].reshape(work.experts, work.rows, -1, 1)
-    codes = ((packed >> shifts) & (fmt.window - 1)).view(work.experts, work.rows, -1)[..., : work.cols]
+    bases = streams.fixed[..., :SLAB_ROWS].reshape(shape)
+    packed = streams.fixed[..., SLAB_ROWS:].reshape(*shape, 1)
+    codes = ((packed >> shifts) & (fmt.window - 1)).view(shape)[..., : streams.cols]
     dense = codes + bases
-    dense.view(-1)[streams.places] = ((streams.words >> POSITION_BITS) & 0xFF).to(torch.uint8)
+    dense.view(-1)[places] = ((streams.words >> POSITION_BITS) & 0xFF).to(torch.uint8)
     return dense
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from csf_tool.codec.formats import MXFP4, NVFP4, POSITION_BITS, SLAB_ROWS, CsfFormat
+from csf_tool.codec.formats import MXFP4, NVFP4, POSITION_BITS, POSITION_MASK, SLAB_ROWS, CsfFormat
 from csf_tool.errors import EnvironmentFault
-from csf_tool.gpu import CsfScales, prepare_csf_scales
+from csf_tool.gpu.streams import CsfStreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +49,7 @@ class WrongBytes(EnvironmentFault):
     """Raised when what is about to be timed does not give the right bytes, so that its time means nothing."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Streams:
-    """Streams of a stack on the GPU, as they are stored."""
-
-    fixed: torch.Tensor
-    """uint8 `[experts, rows / 16, slab bytes]`."""
-    words: torch.Tensor
-    """int32 exception words, plane after plane."""
-    places: torch.Tensor
-    """int64 `[n]`: where each exception lies in the row-major stack."""
-    counts: list[int]
-    """Exceptions of each plane."""
-
-    @property
-    def nbytes(self) -> int:
-        """Compressed bytes: what a decoder cannot but read."""
-        return self.fixed.nbytes + self.words.nbytes
-
-
-def make_streams(work: Workload, device: torch.device) -> Streams:
+def make_streams(work: Workload, device: torch.device) -> CsfStreams:
     """Random streams of the stack. Bases lie close together, as block scales do, so that entropy coders can work."""
     random = torch.Generator(device).manual_seed(0)
     slabs = work.rows // SLAB_ROWS
@@ -86,7 +67,7 @@ def make_streams(work: Workload, device: torch.device) -> Streams:
     values = torch.randint(0, 256, places.shape, device=device, generator=random)
     words = values << POSITION_BITS | places % plane
     words = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
-    return Streams(fixed, words, places, strays.sum(1).tolist())
+    return CsfStreams.of(work.format, fixed, words, strays.sum(1).tolist(), work.rows, work.cols)
 
 
 def expert_start(experts: int, chosen: torch.Tensor, tokens: int, device: torch.device) -> torch.Tensor:
@@ -96,11 +77,15 @@ def expert_start(experts: int, chosen: torch.Tensor, tokens: int, device: torch.
     return ends.cumsum(0).int().to(device)
 
 
-def prepare(work: Workload, streams: Streams) -> CsfScales:
-    """The stack, prepared for many uses, in memory of its own."""
-    return prepare_csf_scales(
-        work.format, streams.fixed.clone(), streams.words.clone(), streams.counts, rows=work.rows, cols=work.cols
-    )
+def copied(streams: CsfStreams) -> CsfStreams:
+    """The same streams in memory of their own."""
+    fixed, words = streams.fixed.clone(), streams.words.clone()
+    return CsfStreams.of(streams.format, fixed, words, streams.counts, streams.rows, streams.cols)
+
+
+def places_of(streams: CsfStreams) -> torch.Tensor:
+    """Where each exception lies in the row-major stack: int64 `[n]`."""
+    return streams.plane_of_each() * (streams.rows * streams.cols) + (streams.words & POSITION_MASK)
 
 
 def make_scales(rows: int, cols: int, device: torch.device) -> torch.Tensor:

@@ -158,6 +158,11 @@ class Plane(NamedTuple):
     exceptions: Located
 
     @property
+    def shard(self) -> Shard:
+        """Where its fixed stream lies."""
+        return self.fixed.shard
+
+    @property
     def dense_bytes(self) -> int:
         """Bytes of the dense scales."""
         return self.rows * self.cols
@@ -198,9 +203,18 @@ class DensePlane(NamedTuple):
     scale: Located
 
     @property
+    def shard(self) -> Shard:
+        """Where its scales lie."""
+        return self.scale.shard
+
+    @property
     def dense_bytes(self) -> int:
         """Bytes of the dense scales."""
         return self.scale.tensor.nbytes
+
+
+AnyPlane = Plane | DensePlane
+"""A block scale, however it is stored."""
 
 
 @dataclass

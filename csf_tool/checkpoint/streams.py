@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.model import Located, Plane, Shard
+from csf_tool.checkpoint.model import AnyPlane, Located, Plane, Shard
 from csf_tool.codec import reference
 from csf_tool.codec.reference import StreamFault
 from csf_tool.disk.reader import RandomReader, Reader
@@ -19,11 +19,28 @@ from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError
 
 @dataclass(frozen=True, slots=True)
 class PlaneStreams:
-    """A plane with its streams in memory: fixed `[bytes]` uint8, exceptions `[n]` little-endian uint32."""
+    """The streams of a plane in memory, read from where they are stored, or encoded from dense scales."""
 
-    plane: Plane
+    plane: AnyPlane
     fixed: NDArray[np.uint8]
+    """The fixed stream, in any shape."""
     exceptions: NDArray[np.uint32]
+    """The exception words `[n]`, little-endian."""
+
+    @classmethod
+    def split(cls, plane: AnyPlane, raw: memoryview) -> Self:
+        """The streams of a plane from their bytes, fixed before exceptions: what `joined` gives."""
+        size = plane.fmt.fixed_bytes(plane.rows, plane.cols)
+        return cls(plane, np.frombuffer(raw[:size], np.uint8), reference.exception_words(raw[size:]))
+
+    def joined(self) -> bytes:
+        """The bytes of both streams, fixed before exceptions."""
+        return self.fixed.tobytes() + self.exceptions.tobytes()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both streams."""
+        return self.fixed.nbytes + self.exceptions.nbytes
 
     def faults(self) -> list[StreamFault]:
         """What is wrong with the streams."""
@@ -39,8 +56,13 @@ class PlaneStreams:
         broken = [fault for fault in self.faults() if not fault.decodable]
         if broken:
             problem = "; ".join(map(str, broken))
-            raise StreamError(problem, broken[0].code, self.plane.fixed.shard.name, self.plane.name)
+            raise StreamError(problem, broken[0].code, self.plane.shard.name, self.plane.name)
         return self
+
+    def decode(self) -> NDArray[np.uint8]:
+        """The dense scales `[rows, cols]`, decoded on the CPU. The streams must have passed `faults`."""
+        plane = self.plane
+        return reference.decode(plane.fmt, self.fixed, self.exceptions, rows=plane.rows, cols=plane.cols)
 
 
 class Readers:

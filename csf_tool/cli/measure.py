@@ -38,7 +38,7 @@ def bench(
     from csf_tool.devices import choose_cuda
 
     check_figure(figure)
-    choose_cuda(f"cuda:{device}", say)
+    choose_cuda(f"cuda:{device}", "timing", say)
     import torch
 
     from csf_tool.bench.real_layer import load_layer

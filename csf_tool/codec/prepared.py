@@ -1,6 +1,6 @@
 """How a stack lies in GPU memory once it is prepared to be decompressed, and how many bytes that takes.
 
-Rules and sizes alone, without torch: `csf_tool.gpu.scales` prepares by them, `csf_tool.look.plan` adds them up.
+Rules and sizes alone, without torch: `csf_tool.gpu.decode` prepares by them, `csf_tool.look.plan` adds them up.
 """
 
 import math

@@ -1,16 +1,13 @@
 """One interface over the CPU and the GPU: checked streams in, dense bytes out, on the chosen device."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import PlaneStreams
-from csf_tool.codec import reference
+from csf_tool.coders.coded import CodedPlane
 from csf_tool.devices import choose_cuda
 from csf_tool.errors import EnvironmentFault
 
@@ -26,19 +23,6 @@ class CrossCheck(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """A plane's streams and its dense scales, `[rows, cols]` uint8."""
-
-    streams: PlaneStreams
-    scales: NDArray[np.uint8]
-
-    @property
-    def plane(self) -> Plane:
-        """The plane."""
-        return self.streams.plane
-
-
 class Decoder(Protocol):
     """Decodes planes in the order in which they come."""
 
@@ -46,7 +30,7 @@ class Decoder(Protocol):
     def device(self) -> str:
         """What it runs on, for reports."""
 
-    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[Decoded]:
+    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
         """The dense scales of each plane, in order.
 
         The streams must have passed `PlaneStreams.faults`. It may read ahead of what it has given out, by a
@@ -59,10 +43,10 @@ class NumpyDecoder:
 
     device = "CPU (numpy)"
 
-    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[Decoded]:
+    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
         """See `Decoder.decode`."""
         for s in streams:
-            yield Decoded(s, _decode_on_cpu(s))
+            yield CodedPlane(s, s.decode())
 
 
 class CrossCheckedDecoder:
@@ -74,23 +58,19 @@ class CrossCheckedDecoder:
         share = "every plane" if every == 1 else f"one plane in {every}"
         self.device = f"{inner.device}, {share} compared with the CPU"
 
-    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[Decoded]:
+    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
         """See `Decoder.decode`.
 
         Raises:
             EnvironmentFault: the device gives other bytes than the CPU.
         """
         for i, decoded in enumerate(self._inner.decode(streams)):
-            if i % self._every == 0 and not np.array_equal(decoded.scales, _decode_on_cpu(decoded.streams)):
+            if i % self._every == 0 and not np.array_equal(decoded.scales, decoded.streams.decode()):
                 raise EnvironmentFault(
                     f"{decoded.plane.name}: {self._inner.device} decodes other bytes than the CPU: do not trust this "
                     "device or its driver; --device cpu works without it"
                 )
             yield decoded
-
-
-def _decode_on_cpu(s: PlaneStreams) -> NDArray[np.uint8]:
-    return reference.decode(s.plane.fmt, s.fixed, s.exceptions, rows=s.plane.rows, cols=s.plane.cols)
 
 
 def make_decoder(
@@ -102,7 +82,7 @@ def make_decoder(
         UsageError: there is no such device name.
         EnvironmentFault: the device was asked for by name and cannot be used here.
     """
-    cuda = choose_cuda(device, lambda reason: tell(f"decoding on the CPU: {reason}"))
+    cuda = choose_cuda(device, "decoding", tell)
     if cuda is None:
         return NumpyDecoder()
     from csf_tool.coders.gpu_codec import GpuDecoder

@@ -1,37 +1,15 @@
 """One interface over the CPU and the GPU: dense scales in, streams out."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from csf_tool.checkpoint.model import DensePlane
-from csf_tool.checkpoint.streams import Readers
+from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec import reference
+from csf_tool.coders.coded import CodedPlane, PlaneScales
 from csf_tool.devices import choose_cuda
-
-
-@dataclass(frozen=True, slots=True)
-class PlaneScales:
-    """A dense plane with its scales in memory, `[rows, cols]` uint8."""
-
-    plane: DensePlane
-    scales: NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A plane, its dense scales `[rows, cols]` uint8, and its streams.
-
-    These are fixed, `[slabs, slab bytes]` uint8, and exceptions, `[n]` little-endian uint32.
-    """
-
-    plane: DensePlane
-    scales: NDArray[np.uint8]
-    fixed: NDArray[np.uint8]
-    exceptions: NDArray[np.uint32]
 
 
 def read_scales(readers: Readers, planes: Iterable[DensePlane]) -> Iterator[PlaneScales]:
@@ -49,7 +27,7 @@ class Encoder(Protocol):
     def device(self) -> str:
         """What it runs on, for reports."""
 
-    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
+    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
         """The streams of each plane, in order. It may read ahead by a bounded number of planes."""
 
 
@@ -58,10 +36,10 @@ class NumpyEncoder:
 
     device = "CPU (numpy)"
 
-    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
+    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
         """See `Encoder.encode`."""
         for p in planes:
-            yield Encoded(p.plane, p.scales, *reference.encode(p.plane.fmt, p.scales))
+            yield CodedPlane(PlaneStreams(p.plane, *reference.encode(p.plane.fmt, p.scales)), p.scales)
 
 
 def make_encoder(device: str, tell: Callable[[str], None] = lambda _: None) -> Encoder:
@@ -71,7 +49,7 @@ def make_encoder(device: str, tell: Callable[[str], None] = lambda _: None) -> E
         UsageError: there is no such device name.
         EnvironmentFault: the device was asked for by name and cannot be used here.
     """
-    cuda = choose_cuda(device, lambda reason: tell(f"encoding on the CPU: {reason}"))
+    cuda = choose_cuda(device, "encoding", tell)
     if cuda is None:
         return NumpyEncoder()
     from csf_tool.coders.gpu_codec import GpuEncoder

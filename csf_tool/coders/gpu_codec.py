@@ -1,73 +1,52 @@
 """Decoding and encoding planes of files on the GPU, in batches.
 
-Decoding goes through pinned buffers, so that the GPU never waits on Python: while one batch is being copied
-and decoded, the next is being read. Three sets of buffers go round: one being filled, one on the GPU, one
-whose planes the consumer is looking at.
+Decoding goes through pinned memory, so that the GPU never waits on Python: while one batch is being copied and
+decoded, the next is being read. Every batch asks for its own buffers. Torch keeps those that are released, pinned
+ones as soon as their copies are done, and gives them out again.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import cycle
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
 from csf_tool.coders.batches import batches
-from csf_tool.coders.decoder import Decoded
-from csf_tool.coders.encoder import Encoded, PlaneScales
-from csf_tool.gpu import compress_csf_scales, decompress_csf_scales, prepare_csf_scales
+from csf_tool.coders.coded import CodedPlane, PlaneScales
+from csf_tool.gpu.encode import compress_csf_scales
+from csf_tool.gpu.scales import decompress_csf_scales, prepare_csf_scales
 
 BATCH_BYTES = 32 << 20
 """Dense bytes of a batch: large enough that launches and copies run at full rate, small beside host memory."""
 
-_SLOTS = 3
-_ALIGNMENT = 16
-
-Geometry = tuple[CsfFormat, int, int]
-
-
 P = TypeVar("P", PlaneStreams, PlaneScales)
 
 
-def _by_geometry(planes: Iterable[P]) -> dict[Geometry, list[P]]:
+def _by_geometry(planes: Iterable[P]) -> dict[tuple[CsfFormat, int, int], list[P]]:
     """Planes of one format, rows and columns: what one launch takes."""
-    groups: dict[Geometry, list[P]] = {}
+    groups: dict[tuple[CsfFormat, int, int], list[P]] = {}
     for p in planes:
         groups.setdefault((p.plane.fmt, p.plane.rows, p.plane.cols), []).append(p)
     return groups
 
 
-class _Batch:
-    """Planes to decode together, in the order in which they came and by geometry."""
+class _InFlight(NamedTuple):
+    """A batch that the device works on."""
 
-    def __init__(self, planes: list[PlaneStreams]) -> None:
-        self.planes = planes
-        self.groups = _by_geometry(planes)
-        self.dense_bytes = sum(s.plane.dense_bytes for s in planes)
+    planes: list[PlaneStreams]
+    scales: dict[str, NDArray[np.uint8]]
+    """By name, in host memory to which the device is still writing."""
+    done: torch.cuda.Event | None
 
-
-class _Slot:
-    """Host and device buffers of one batch in flight; they grow to the largest batch and are then reused."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pinned = device.type == "cuda"
-        self._buffers: dict[str, torch.Tensor] = {}
-        self.done = torch.cuda.Event() if self._pinned else None
-
-    def buffer(self, name: str, nbytes: int, *, host: bool) -> torch.Tensor:
-        """At least `nbytes` bytes, kept under `name`."""
-        found = self._buffers.get(name)
-        if found is None or found.numel() < nbytes:
-            if host:
-                found = torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._pinned)
-            else:
-                found = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
-            self._buffers[name] = found
-        return found[:nbytes]
+    def finished(self) -> Iterator[CodedPlane]:
+        """The planes in the order in which they came, once the device is done."""
+        if self.done is not None:
+            self.done.synchronize()
+        for s in self.planes:
+            yield CodedPlane(s, self.scales[s.plane.name])
 
 
 class GpuDecoder:
@@ -78,43 +57,53 @@ class GpuDecoder:
         self._batch_bytes = batch_bytes
         self.device = _described(self._torch_device)
 
-    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[Decoded]:
-        """See `csf_tool.coders.decoder.Decoder.decode`. A plane's scales are valid until a batch later."""
-        slots = cycle([_Slot(self._torch_device) for _ in range(_SLOTS)])
-        waiting: tuple[_Slot, _Batch] | None = None
+    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
+        """See `csf_tool.coders.decoder.Decoder.decode`."""
+        waiting: _InFlight | None = None
         for planes in batches(streams, lambda s: s.plane.dense_bytes, self._batch_bytes):
-            slot, batch = next(slots), _Batch(planes)
-            self._launch(slot, batch)
+            launched = self._launch(planes)
             if waiting:
-                yield from _finished(*waiting)
-            waiting = slot, batch
+                yield from waiting.finished()
+            waiting = launched
         if waiting:
-            yield from _finished(*waiting)
+            yield from waiting.finished()
 
-    def _launch(self, slot: _Slot, batch: _Batch) -> None:
+    def _launch(self, planes: list[PlaneStreams]) -> _InFlight:
         """Queue the copies and kernels of a batch; nothing here waits for the GPU."""
-        host, layout = _stage(slot, batch)
-        on_device = slot.buffer("streams", len(host), host=False)
-        on_device.copy_(host, non_blocking=True)
-        dense = slot.buffer("dense", batch.dense_bytes, host=False)
-        at = 0
-        for (fmt, rows, cols), staged in layout.items():
-            scales = prepare_csf_scales(
-                fmt,
-                on_device[staged.fixed],
-                on_device[staged.exceptions].view(torch.int32),
-                staged.counts,
-                rows=rows,
-                cols=cols,
-                validate=False,  # PlaneStreams.faults has seen every plane
-                reused=False,
-            )
-            nbytes = len(staged.counts) * rows * cols
-            decompress_csf_scales(scales, out=dense[at : at + nbytes])
-            at += nbytes
-        slot.buffer("result", batch.dense_bytes, host=True).copy_(dense, non_blocking=True)
-        if slot.done is not None:
-            slot.done.record()
+        scales: dict[str, NDArray[np.uint8]] = {}
+        for (fmt, rows, cols), members in _by_geometry(planes).items():
+            dense = self._decoded(fmt, rows, cols, members).numpy()
+            scales |= zip((s.plane.name for s in members), dense, strict=True)
+        done = None
+        if self._torch_device.type == "cuda":
+            done = torch.cuda.Event()
+            done.record(torch.cuda.current_stream(self._torch_device))
+        return _InFlight(planes, scales, done)
+
+    def _decoded(self, fmt: CsfFormat, rows: int, cols: int, planes: Sequence[PlaneStreams]) -> torch.Tensor:
+        """Host memory `[planes, rows, cols]` to which the dense scales of one geometry will be written."""
+        counts = [len(s.exceptions) for s in planes]
+        fixed_bytes = len(planes) * fmt.fixed_bytes(rows, cols)  # a multiple of 16, which aligns what follows
+        host = self._host_memory(fixed_bytes + EXCEPTION_BYTES * sum(counts))
+        np.concatenate([s.fixed.reshape(-1) for s in planes], out=host.numpy()[:fixed_bytes])
+        np.concatenate([s.exceptions for s in planes], out=host.numpy()[fixed_bytes:].view("<u4"))
+        streams = host.to(self._torch_device, non_blocking=True)
+        scales = prepare_csf_scales(
+            fmt,
+            streams[:fixed_bytes],
+            streams[fixed_bytes:].view(torch.int32),
+            counts,
+            rows=rows,
+            cols=cols,
+            validate=False,  # PlaneStreams.faults has seen every plane
+            reused=False,
+        )
+        dense = decompress_csf_scales(scales).view(torch.uint8)
+        result = self._host_memory(dense.nbytes).view(dense.shape)
+        return result.copy_(dense, non_blocking=True)
+
+    def _host_memory(self, nbytes: int) -> torch.Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._torch_device.type == "cuda")
 
 
 class GpuEncoder:
@@ -125,22 +114,21 @@ class GpuEncoder:
         self._batch_bytes = batch_bytes
         self.device = _described(self._torch_device)
 
-    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
+    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
         """See `csf_tool.coders.encoder.Encoder.encode`."""
         for batch in batches(planes, lambda p: p.scales.nbytes, self._batch_bytes):
             yield from self._encode(batch)
 
-    def _encode(self, batch: list[PlaneScales]) -> Iterator[Encoded]:
-        streams: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    def _encode(self, batch: list[PlaneScales]) -> Iterator[CodedPlane]:
+        streams: dict[str, PlaneStreams] = {}
         for (fmt, _, _), members in _by_geometry(batch).items():
             dense = torch.from_numpy(np.stack([p.scales for p in members])).to(self._torch_device)
             encoded = compress_csf_scales(fmt, dense)
-            fixed = encoded.fixed.cpu().numpy()
-            words = encoded.exceptions.view(torch.int32).cpu().numpy().view("<u4")
-            parts = np.split(words, np.cumsum(encoded.counts)[:-1])
-            streams |= {p.plane.name: (f, w) for p, f, w in zip(members, fixed, parts, strict=True)}
+            parts = zip(members, encoded.fixed.cpu(), encoded.words.cpu().split(encoded.counts), strict=True)
+            for p, fixed, words in parts:
+                streams[p.plane.name] = PlaneStreams(p.plane, fixed.numpy(), words.numpy().view("<u4"))
         for p in batch:
-            yield Encoded(p.plane, p.scales, *streams[p.plane.name])
+            yield CodedPlane(streams[p.plane.name], p.scales)
 
 
 def _described(device: torch.device) -> str:
@@ -148,52 +136,3 @@ def _described(device: torch.device) -> str:
         index = device.index or 0
         return f"cuda:{index} ({torch.cuda.get_device_name(index)})"
     return f"{device} (Triton interpreter)"
-
-
-@dataclass(frozen=True)
-class _Staged:
-    """Where the streams of one geometry lie in a slot's staging buffer."""
-
-    fixed: slice
-    exceptions: slice
-    counts: list[int]
-
-
-def _stage(slot: _Slot, batch: _Batch) -> tuple[torch.Tensor, dict[Geometry, _Staged]]:
-    """All streams of a batch in one pinned buffer, so that one copy brings them to the device."""
-    layout: dict[Geometry, _Staged] = {}
-    at = 0
-    for geometry, planes in batch.groups.items():
-        counts = [len(s.exceptions) for s in planes]
-        fixed = slice(at, at + sum(s.fixed.nbytes for s in planes))
-        begin = _aligned(fixed.stop)
-        exceptions = slice(begin, begin + EXCEPTION_BYTES * sum(counts))
-        layout[geometry] = _Staged(fixed, exceptions, counts)
-        at = _aligned(exceptions.stop)
-    host = slot.buffer("staged", at, host=True)
-    memory = host.numpy()
-    for geometry, planes in batch.groups.items():
-        staged = layout[geometry]
-        np.concatenate([s.fixed.reshape(-1) for s in planes], out=memory[staged.fixed])
-        np.concatenate([s.exceptions for s in planes], out=memory[staged.exceptions].view("<u4"))
-    return host, layout
-
-
-def _aligned(at: int) -> int:
-    return -(-at // _ALIGNMENT) * _ALIGNMENT
-
-
-def _finished(slot: _Slot, batch: _Batch) -> Iterator[Decoded]:
-    """The planes of a batch in the order in which they came, once the GPU is done with it."""
-    if slot.done is not None:
-        slot.done.synchronize()
-    dense = slot.buffer("result", batch.dense_bytes, host=True).numpy()
-    places = {}
-    at = 0
-    for planes in batch.groups.values():
-        for s in planes:
-            places[s.plane.name] = at
-            at += s.plane.dense_bytes
-    for s in batch.planes:
-        begin = places[s.plane.name]
-        yield Decoded(s, dense[begin : begin + s.plane.dense_bytes].reshape(s.plane.rows, s.plane.cols))

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from csf_tool.codec import formats
-from csf_tool.gpu.kernels import ALL_BITS
+from csf_tool.gpu.decode_kernels import ALL_BITS
 
 _SLAB_ROWS = tl.constexpr(formats.SLAB_ROWS)
 _POSITION_BITS = tl.constexpr(formats.POSITION_BITS)

@@ -8,10 +8,9 @@ from functools import cache
 import torch
 import triton
 
-from csf_tool.codec.formats import CsfFormat
-from csf_tool.gpu import kernels
+from csf_tool.gpu import decode_kernels
 
-INTERPRETED = not isinstance(kernels.decode, triton.JITFunction)
+INTERPRETED = not isinstance(decode_kernels.decode, triton.JITFunction)
 """Whether Triton interprets kernels on the CPU: TRITON_INTERPRET=1 was set when they were defined."""
 
 # The interpreter patches the language's functions globally while a kernel runs: one at a time.
@@ -39,13 +38,3 @@ def launching_at(tensor: torch.Tensor) -> Iterator[None]:
 def multiprocessors(device: torch.device) -> int:
     """Multiprocessors of a GPU; 1 for the CPU, where kernels are interpreted."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-def require_geometry(fmt: CsfFormat, rows: int, cols: int) -> None:
-    """Check that a format has planes of this geometry.
-
-    Raises:
-        ValueError: it has not.
-    """
-    if fault := fmt.geometry_fault(rows, cols):
-        raise ValueError(f"{fmt.title} CSF cannot hold the planes: {fault}")

@@ -13,13 +13,12 @@ import torch
 
 from csf_tool.codec import formats
 from csf_tool.codec.formats import SLAB_ROWS, CsfFormat
-from csf_tool.gpu.launching import require_geometry
-from csf_tool.gpu.scales import CsfScales, prepare_csf_scales
+from csf_tool.gpu.streams import CsfStreams, require_geometry
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowStreams:
-    """The streams of a stack, row by row, on any device."""
+    """The streams of a stack, taken apart into rows, on any device."""
 
     format: CsfFormat
     cols: int
@@ -40,29 +39,19 @@ class RowStreams:
         return self.bases.shape[1]
 
     @classmethod
-    def of(cls, scales: CsfScales) -> "RowStreams":
-        """The streams of a stack that was prepared with `reused=False`.
-
-        Raises:
-            ValueError: it was prepared for many uses, and its exceptions no longer stand together.
-        """
-        if scales.lead_group:
-            raise ValueError("these scales were prepared for decoding; cut them first, or prepare with reused=False")
-        bases = scales.fixed[..., :SLAB_ROWS].flatten(1)
-        codes = scales.fixed[..., SLAB_ROWS:].reshape(scales.experts, scales.rows, -1)
-        pieces = (len(scales.piece_starts) - 1) // scales.experts
-        counts = scales.piece_starts[::pieces].diff()
-        experts = torch.arange(scales.experts, device=scales.device)
-        position = (scales.rest & formats.POSITION_MASK).to(torch.int64)
+    def of(cls, streams: CsfStreams) -> "RowStreams":
+        """The streams of a stack, which are without a fault."""
+        words = streams.words
+        position = (words & formats.POSITION_MASK).to(torch.int64)
         return cls(
-            scales.format,
-            scales.cols,
-            bases,
-            codes,
-            expert=torch.repeat_interleave(experts, counts, output_size=len(position)),
-            row=position // scales.cols,
-            col=position % scales.cols,
-            value=(scales.rest >> formats.POSITION_BITS).to(torch.int64) & 0xFF,
+            streams.format,
+            streams.cols,
+            bases=streams.fixed[..., :SLAB_ROWS].flatten(1),
+            codes=streams.fixed[..., SLAB_ROWS:].reshape(streams.experts, streams.rows, -1),
+            expert=streams.plane_of_each(),
+            row=position // streams.cols,
+            col=position % streams.cols,
+            value=(words >> formats.POSITION_BITS).to(torch.int64) & 0xFF,
         )
 
     def take_rows(self, begin: int, end: int) -> "RowStreams":
@@ -81,45 +70,18 @@ class RowStreams:
         expert, row, col, value = (each[mask] for each in (self.expert, self.row, self.col, self.value))
         return replace(self, expert=expert, row=row, col=col, value=value)
 
-    def fixed(self) -> torch.Tensor:
-        """The fixed streams: uint8 `[experts, rows / 16, slab bytes]`."""
-        bases = self.bases.reshape(len(self.bases), -1, SLAB_ROWS)
-        return torch.cat([bases, self.codes.reshape(*bases.shape[:2], -1)], dim=-1)
-
-    def words(self) -> torch.Tensor:
-        """The exception words of all planes: int32 `[n]`, the bits of the format's uint32."""
-        words = self.value << formats.POSITION_BITS | self.row * self.cols + self.col
-        return words.to(torch.int32)  # wraps
-
-    def counts(self) -> list[int]:
-        """How many exceptions each plane has."""
-        counts: list[int] = torch.bincount(self.expert, minlength=len(self.bases)).tolist()
-        return counts
-
-    def require_geometry(self) -> None:
-        """Check that the format has such planes.
-
-        Raises:
-            ValueError: it has not.
-        """
-        require_geometry(self.format, self.rows, self.cols)
-
-    def prepared(self) -> CsfScales:
-        """The stack, ready to be decompressed as often as its layer runs.
+    def stack(self) -> CsfStreams:
+        """The streams as they are stored.
 
         Raises:
             ValueError: the format has no planes of this geometry.
         """
-        self.require_geometry()
-        return prepare_csf_scales(
-            self.format,
-            self.fixed(),
-            self.words(),
-            self.counts(),
-            rows=self.rows,
-            cols=self.cols,
-            validate=False,  # made from checked streams, and in order by construction
-        )
+        require_geometry(self.format, self.rows, self.cols)
+        bases = self.bases.reshape(len(self.bases), -1, SLAB_ROWS)
+        fixed = torch.cat([bases, self.codes.reshape(*bases.shape[:2], -1)], dim=-1)
+        words = self.value << formats.POSITION_BITS | self.row * self.cols + self.col
+        counts = torch.bincount(self.expert, minlength=len(self.bases)).tolist()
+        return CsfStreams.of(self.format, fixed, words.to(torch.int32), counts, self.rows, self.cols)  # words wrap
 
 
 def _cut_codes(codes: torch.Tensor, bits: int, begin: int, end: int) -> torch.Tensor:
@@ -150,6 +112,8 @@ def join_rows(parts: Sequence[RowStreams], *, interleave: bool = False) -> RowSt
         alike = part.bases.shape == first.bases.shape if interleave else len(part.bases) == len(first.bases)
         if part.format != first.format or part.cols != first.cols or not alike:
             raise ValueError(f"{_describe(part)} cannot be joined to {_describe(first)}")
+    if len(parts) == 1:
+        return first
     if interleave:
         rows = [part.row * len(parts) + i for i, part in enumerate(parts)]
         bases = torch.stack([part.bases for part in parts], dim=2).flatten(1, 2)

@@ -1,22 +1,24 @@
 """Stacks of a checkpoint, kept compressed: one projection of a layer over all its experts, for one rank."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from os import PathLike
 from typing import Literal
 
 import torch
 
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
+from csf_tool.checkpoint.model import AnyPlane, Checkpoint, DensePlane, Plane
 from csf_tool.checkpoint.names import Role, expert_group_of, expert_of, layer_of, natural_key, projection_of, role_of
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.coders.encoder import Encoded, make_encoder, read_scales
+from csf_tool.coders.encoder import make_encoder, read_scales
 from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.gpu import CsfScales
+from csf_tool.gpu.scales import CsfScales, prepared
 from csf_tool.gpu.slicing import RowStreams, join_rows
-from csf_tool.loading.stack_streams import StackStreams
+from csf_tool.gpu.streams import CsfStreams
+from csf_tool.loading.stack_streams import StackPlane, check, fill, room_for
 from csf_tool.loading.staging import Stager
-from csf_tool.loading.tensor_parallel import AnyPlane, is_cut_by_columns, share
+from csf_tool.loading.tensor_parallel import is_cut_by_columns, share
 from csf_tool.loading.tensors import opened
 from csf_tool.loading.torch_loader import torch_device
 from csf_tool.text import escape
@@ -73,7 +75,7 @@ def load_stack(
         checkpoint, layer, projection,
         device=device, tp_rank=tp_rank, tp_size=tp_size, order=order, interleave=interleave,
     )  # fmt: skip
-    return streams.prepared()
+    return prepared(streams)
 
 
 def read_stack(
@@ -86,7 +88,7 @@ def read_stack(
     tp_size: int = 1,
     order: Order = ("gate", "up"),
     interleave: bool = False,
-) -> RowStreams:
+) -> CsfStreams:
     """The checked streams of a stack on a device, not yet prepared. Arguments and errors are those of `load_stack`."""
     wanted = _wanted(projection, order)
     if not 0 <= tp_rank < tp_size:
@@ -98,19 +100,19 @@ def read_stack(
     for stack in stacks:
         _require_divisible(stack[0], tp_size)
     with Readers() as readers, readers.unchanged(), Stager(on) as stager:
-        streams = [StackStreams(_encoded(stack, readers, on), on) for stack in stacks]
-        stager.run(transfer for stack in streams for transfer in stack.transfers)
-    parts = [
-        _cut(RowStreams.of(stream.checked()), stack[0], tp_rank, tp_size)
-        for stream, stack in zip(streams, stacks, strict=True)
-    ]
+        sources = [_sources(stack, readers, on) for stack in stacks]
+        streams = [room_for(each, on) for each in sources]
+        stager.run(chain.from_iterable(map(fill, streams, sources)))
+    for i, source in enumerate(sources):
+        check(streams[i], source)
+    if len(streams) == tp_size == 1:
+        return streams[0]
+    parts = [_cut(RowStreams.of(streams.pop(0)), stack[0], tp_rank, tp_size) for stack in stacks]  # frees them in turn
     try:
-        joined = join_rows(parts, interleave=interleave)
-        joined.require_geometry()
+        return join_rows(parts, interleave=interleave).stack()
     except ValueError as fault:
         problem = f"layer {escape(layer)}: {FUSED}: {fault}"
         raise CheckpointError(problem, Code.NO_STACK, str(found.path)) from fault
-    return joined
 
 
 def first_gated_layer(checkpoint: Checkpoint) -> str:
@@ -135,11 +137,11 @@ def first_gated_layer(checkpoint: Checkpoint) -> str:
     return min(complete, key=natural_key)
 
 
-def _encoded(planes: Sequence[AnyPlane], readers: Readers, device: torch.device) -> list[Plane | Encoded]:
+def _sources(planes: Sequence[AnyPlane], readers: Readers, device: torch.device) -> list[StackPlane]:
     """The planes, with those that are stored dense as streams in memory."""
     encoder = make_encoder(str(device) if device.type == "cuda" else "cpu")
     encoded = encoder.encode(read_scales(readers, [plane for plane in planes if isinstance(plane, DensePlane)]))
-    return [plane if isinstance(plane, Plane) else next(encoded) for plane in planes]
+    return [plane if isinstance(plane, Plane) else next(encoded).streams for plane in planes]
 
 
 def _wanted(projection: str, order: Sequence[str]) -> list[Role]:

@@ -7,10 +7,8 @@ one out of it, down, it has some of the input features: columns ("row-parallel")
 
 from typing import NamedTuple
 
-from csf_tool.checkpoint.model import DensePlane, Plane
+from csf_tool.checkpoint.model import AnyPlane
 from csf_tool.checkpoint.names import Role, projection_of, role_of
-
-AnyPlane = Plane | DensePlane
 
 
 def is_cut_by_columns(plane: AnyPlane) -> bool:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -144,13 +145,15 @@ class TorchLoader:
         self._stager.run(sorted(transfers, key=lambda t: (t.source.shard.name, t.source.tensor.begin)))
 
     def _decode_on_device(self, stored: list[Transfer], stacks: list[tuple[list[Plane], torch.Tensor]]) -> None:
-        from csf_tool.gpu import decompress_csf_scales
-        from csf_tool.loading.stack_streams import StackStreams
+        from csf_tool.gpu.scales import decompress_csf_scales, prepared
+        from csf_tool.loading.stack_streams import check, fill, room_for
 
-        streams = [StackStreams(planes, self._direct) for planes, _ in stacks]
-        self._run(stored + [transfer for stack in streams for transfer in stack.transfers])
-        for stack, (_, dense) in zip(streams, stacks, strict=True):
-            decompress_csf_scales(stack.checked(), out=dense)
+        streams = [room_for(planes, self._direct) for planes, _ in stacks]
+        fills = (fill(stack, planes) for stack, (planes, _) in zip(streams, stacks, strict=True))
+        self._run([*stored, *chain.from_iterable(fills)])
+        for stack, (planes, dense) in zip(streams, stacks, strict=True):
+            check(stack, planes)
+            decompress_csf_scales(prepared(stack, reused=False), out=dense)
 
     def _decode_on_cpu(self, stacks: list[tuple[list[Plane], torch.Tensor]]) -> None:
         for planes, dense in stacks:

@@ -147,9 +147,8 @@ def inspect_plane(plane: Plane | DensePlane) -> Inspected:
 
 def _compressed(plane: Plane, readers: Readers) -> Inspected:
     streams = readers.streams(plane).require_decodable()
-    scales = reference.decode(plane.fmt, streams.fixed, streams.exceptions, rows=plane.rows, cols=plane.cols)
     stored = [plane.fixed, plane.exceptions]
-    return _inspected(plane, plane.dtype, stored, streams.fixed, streams.exceptions, scales, streams.faults())
+    return _inspected(plane, plane.dtype, stored, streams.fixed, streams.exceptions, streams.decode(), streams.faults())
 
 
 def _stored_dense(plane: DensePlane, readers: Readers) -> Inspected:

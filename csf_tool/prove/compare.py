@@ -10,7 +10,6 @@ import numpy as np
 from csf_tool.checkpoint.logical import DenseTensor
 from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.codec import reference
 from csf_tool.disk.headers import DTYPE_BITS
 from csf_tool.disk.reader import CHUNK_BYTES
 
@@ -135,8 +134,7 @@ class DenseReader:
 
     def _decoded(self, plane: Plane) -> memoryview:
         if plane.name != self._name:
-            s = self._readers.streams(plane).require_decodable()
-            scales = reference.decode(plane.fmt, s.fixed, s.exceptions, rows=plane.rows, cols=plane.cols)
+            scales = self._readers.streams(plane).require_decodable().decode()
             self._name, self._scales = plane.name, scales.data.cast("B")
         return self._scales
 

@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 
 from csf_tool.checkpoint.logical import DenseShard, DenseTensor
-from csf_tool.checkpoint.model import Shard
+from csf_tool.checkpoint.model import Plane, Shard
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codes import Code, Finding
 from csf_tool.disk.hashing import Hashing
@@ -95,6 +95,7 @@ class StoredHash:
     def pass_streams(self, streams: PlaneStreams) -> None:
         """See the two streams of a plane, whichever comes first in the file."""
         plane = streams.plane
+        assert isinstance(plane, Plane)
         stored = [(plane.fixed, streams.fixed.data), (plane.exceptions, streams.exceptions.data)]
         for located, data in sorted(stored, key=lambda entry: entry[0].tensor.begin):
             self.pass_by(located.shard, located.tensor.begin, data.cast("B"))

@@ -11,7 +11,8 @@ from csf_tool.checkpoint.names import SCALE_SUFFIXES
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import FORMATS
-from csf_tool.coders.decoder import Decoded, Decoder
+from csf_tool.coders.coded import CodedPlane
+from csf_tool.coders.decoder import Decoder
 from csf_tool.codes import Code
 from csf_tool.disk.reader import CHUNK_BYTES
 from csf_tool.errors import CheckpointError
@@ -149,7 +150,7 @@ class ShardCheck:
         self._rebuilt.lack(tensor.name)
         self.found.uncompared += tensor.name in self._scope.theirs
 
-    def _check_plane(self, tensor: DenseTensor, decoded: Decoded | None) -> None:
+    def _check_plane(self, tensor: DenseTensor, decoded: CodedPlane | None) -> None:
         if decoded is None:
             self._lack(tensor)
             text = "not decoded: its streams are broken"
@@ -250,11 +251,11 @@ class _Pieces:
 class _InOrder:
     """Decoded planes, asked for in order; those that were left out for faults are answered with None."""
 
-    def __init__(self, decoded: Iterable[Decoded]) -> None:
+    def __init__(self, decoded: Iterable[CodedPlane]) -> None:
         self._decoded = iter(decoded)
         self._next = next(self._decoded, None)
 
-    def take(self, plane: Plane) -> Decoded | None:
+    def take(self, plane: Plane) -> CodedPlane | None:
         """The decoded `plane`, or None when it was not decoded."""
         if self._next is None or self._next.plane is not plane:
             return None

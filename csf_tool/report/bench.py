@@ -73,9 +73,14 @@ def _case_json(case: CaseResult) -> dict[str, Any]:
         "compressed_bytes": case.compressed_bytes,
         "prepared_bytes": case.prepared_bytes,
         "dense_bytes": work.dense_bytes,
-        "floor": {**asdict(case.floor), "bytes_per_s": round(_floor_rate(case))},
-        "measures": [{**asdict(measure), "of_floor": _of_floor(measure, case.floor)} for measure in case.measures],
+        "floor": {**_measure_json(case.floor), "bytes_per_s": round(_floor_rate(case))},
+        "measures": [{**_measure_json(m), "of_floor": _of_floor(m, case.floor)} for m in case.measures],
     }
+
+
+def _measure_json(measure: Measure) -> dict[str, Any]:
+    warm = measure.warm and asdict(measure.warm)
+    return {"name": measure.name, "flushed": asdict(measure.flushed), "warm": warm, "note": measure.note}
 
 
 def bench_report(result: BenchResult) -> list[RenderableType]:
@@ -182,6 +187,4 @@ def _us(microseconds: float) -> str:
 
 def _of_floor(measure: Measure, floor: Measure) -> float | None:
     """How many times the floor, for what moves as many bytes as the floor does."""
-    if " of " in measure.name:
-        return None
-    return round(measure.flushed.median_us / floor.flushed.median_us, 4)
+    return round(measure.flushed.median_us / floor.flushed.median_us, 4) if measure.moves_all else None

@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any
 
 from csf_tool.checkpoint.streams import PlaneStreams
-from csf_tool.coders.decoder import Decoded, Decoder, make_decoder
-from csf_tool.coders.encoder import Encoded, Encoder, PlaneScales, make_encoder
+from csf_tool.coders.coded import CodedPlane, PlaneScales
+from csf_tool.coders.decoder import Decoder, make_decoder
+from csf_tool.coders.encoder import Encoder, make_encoder
 from csf_tool.errors import EnvironmentFault
 
 _RETRIES = 2
@@ -51,7 +52,7 @@ class RemoteDecoder:
         """What the workers were asked for."""
         return f"{self.name} of the cluster's workers"
 
-    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[Decoded]:
+    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
         """See `csf_tool.coders.decoder.Decoder.decode`."""
         return _decoder(self.name).decode(streams)
 
@@ -67,7 +68,7 @@ class RemoteEncoder:
         """What the workers were asked for."""
         return f"{self.name} of the cluster's workers"
 
-    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
+    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
         """See `csf_tool.coders.encoder.Encoder.encode`."""
         return _encoder(self.name).encode(planes)
 

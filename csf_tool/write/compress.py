@@ -263,9 +263,9 @@ def _measure(task: _Measuring, on_bytes: OnBytes = lambda _: None) -> dict[str, 
         readers.expect(plane.scale for plane in task.planes)
         for encoded in task.encoder.encode(read_scales(readers, task.planes)):
             require_lossless(encoded)
-            counts[encoded.plane.name] = len(encoded.exceptions)
+            counts[encoded.plane.name] = len(encoded.streams.exceptions)
             if task.kept:
-                task.kept.keep(encoded)
+                task.kept.keep(encoded.streams)
             on_bytes(encoded.plane.dense_bytes)
         if task.drop_cache:
             readers.forget()

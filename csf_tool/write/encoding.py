@@ -6,19 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from csf_tool.checkpoint.container import TENSORS, Receipt, ScaleReceipt, ShardRow, receipt_name
 from csf_tool.checkpoint.logical import DenseShard, Range, dense_tensors, merge_ranges, original_shard
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Shard, Stored
 from csf_tool.checkpoint.planes import find_planes
 from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile
-from csf_tool.checkpoint.streams import Readers
-from csf_tool.codec import reference
+from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import CsfFormat
+from csf_tool.coders.coded import CodedPlane
 from csf_tool.coders.decoder import Decoder
-from csf_tool.coders.encoder import Encoded, Encoder, read_scales
+from csf_tool.coders.encoder import Encoder, read_scales
 from csf_tool.codes import Code
 from csf_tool.disk.headers import read_header, render_header
 from csf_tool.disk.json_files import render_json
@@ -64,26 +62,16 @@ def _stream_entries(plane: DensePlane, exceptions: int) -> list[tuple[str, str, 
     ]
 
 
-def require_lossless(encoded: Encoded) -> None:
+def require_lossless(encoded: CodedPlane) -> None:
     """Check that streams give back the scales that they were made of.
 
     Raises:
         CheckpointError: they do not.
     """
     plane = encoded.plane
-    streams = encoded.fixed.reshape(-1), encoded.exceptions
-    scales = reference.decode(plane.fmt, *streams, rows=plane.rows, cols=plane.cols)
-    if scales.tobytes() != encoded.scales.tobytes():
-        name = plane.scale.shard.name
+    if encoded.streams.decode().tobytes() != encoded.scales.tobytes():
         problem = "what was encoded does not give back the original scales"
-        raise CheckpointError(problem, Code.WRITTEN_WRONGLY, name, plane.name)
-
-
-def _decode(plane: DensePlane, data: memoryview) -> memoryview:
-    """The dense scales of a plane from its two streams, fixed before exceptions."""
-    size = plane.fmt.fixed_bytes(plane.rows, plane.cols)
-    fixed, exceptions = np.frombuffer(data[:size], np.uint8), reference.exception_words(data[size:])
-    return reference.decode(plane.fmt, fixed, exceptions, rows=plane.rows, cols=plane.cols).data.cast("B")
+        raise CheckpointError(problem, Code.WRITTEN_WRONGLY, plane.shard.name, plane.name)
 
 
 @dataclass(frozen=True)
@@ -102,8 +90,8 @@ class EncodingRenderer:
         """See `csf_tool.write.output.Renderer`."""
         return _Encoding(self, shard, readers)
 
-    def streams(self, planes: list[DensePlane], readers: Readers) -> Iterator[memoryview]:
-        """The two streams of each plane, fixed before exceptions.
+    def streams(self, planes: list[DensePlane], readers: Readers) -> Iterator[PlaneStreams]:
+        """The two streams of each plane.
 
         Raises:
             CheckpointError: a plane has another number of exceptions than when they were counted.
@@ -114,10 +102,10 @@ class EncodingRenderer:
         for encoded in self.encoder.encode(read_scales(readers, planes)):
             require_lossless(encoded)
             plane = encoded.plane
-            if len(encoded.exceptions) != self.exceptions[plane.name]:
-                where = plane.scale.shard.name, plane.name
+            if len(encoded.streams.exceptions) != self.exceptions[plane.name]:
+                where = plane.shard.name, plane.name
                 raise CheckpointError("changed since it was measured", Code.SOURCE_CHANGED, *where)
-            yield memoryview(encoded.fixed.tobytes() + encoded.exceptions.tobytes())
+            yield encoded.streams
 
 
 class _Encoding:
@@ -140,10 +128,10 @@ class _Encoding:
         streams = self._renderer.streams(planes, self._readers)
         for part in self._shard.parts:
             if isinstance(part, DensePlane):
-                data = next(streams)
+                encoded = next(streams)
                 if gets_receipt:
-                    self._note_scales(part, data)
-                yield data
+                    self._note_scales(part, encoded)
+                yield memoryview(encoded.joined())
             elif isinstance(part, Range) and gets_receipt:
                 for piece in self._readers[part.shard].chunks(part.begin, part.end):
                     self._source_hash.update(piece)
@@ -151,17 +139,16 @@ class _Encoding:
             elif isinstance(part, Range):
                 yield part
 
-    def _note_scales(self, plane: DensePlane, data: memoryview) -> None:
+    def _note_scales(self, plane: DensePlane, streams: PlaneStreams) -> None:
         """Take in the dense scales of a plane for the receipt."""
-        scales = _decode(plane, data)
+        scales = streams.decode().data.cast("B")
         self._source_hash.update(scales)
-        fixed = plane.fmt.fixed_bytes(plane.rows, plane.cols)
         self._scales[plane.name] = ScaleReceipt(
             name=plane.name,
             dtype=plane.scale.tensor.dtype,
             shape=(plane.rows, plane.cols),
-            fixed_bytes=fixed,
-            exception_bytes=len(data) - fixed,
+            fixed_bytes=streams.fixed.nbytes,
+            exception_bytes=streams.exceptions.nbytes,
             source_bytes=plane.dense_bytes,
             source_sha256=hashlib.sha256(scales).hexdigest(),
         )

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from csf_tool.checkpoint.model import DensePlane
-from csf_tool.coders.encoder import Encoded
+from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.disk.reader import drop_cache, writing_fault
 from csf_tool.errors import EnvironmentFault
 from csf_tool.write.destination import Destination
@@ -36,15 +36,15 @@ class KeptStreams:
         if self._file:
             self._file.close()
 
-    def keep(self, encoded: Encoded) -> None:
+    def keep(self, streams: PlaneStreams) -> None:
         """Keep the streams of a plane.
 
         Raises:
             EnvironmentFault: the disk is full, or cannot be written.
         """
-        data = memoryview(encoded.fixed.tobytes() + encoded.exceptions.tobytes())
+        data = memoryview(streams.joined())
         with self._lock:
-            self._places[encoded.plane.name] = self._end, len(data)
+            self._places[streams.plane.name] = self._end, len(data)
             try:
                 self._file = self._file or self._destination.scratch_file()
                 self._file.seek(self._end)
@@ -58,8 +58,8 @@ class KeptStreams:
         """Whether the streams of all these planes were kept."""
         return all(plane.name in self._places for plane in planes)
 
-    def read(self, plane: DensePlane) -> memoryview:
-        """The streams of a plane that was kept, fixed before exceptions.
+    def read(self, plane: DensePlane) -> PlaneStreams:
+        """The streams of a plane that was kept.
 
         Raises:
             EnvironmentFault: the disk does not give them back.
@@ -75,7 +75,7 @@ class KeptStreams:
                 raise EnvironmentFault(f"{_NAME}: cannot be read back: {error.strerror or error}") from error
         if done != len(data):
             raise EnvironmentFault(f"{_NAME}: {done} of {len(data)} bytes can be read back")
-        return memoryview(data)
+        return PlaneStreams.split(plane, memoryview(data))
 
     def forget(self) -> None:
         """Let the page cache drop what was kept so far."""

@@ -7,17 +7,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from csf_tool.codec import reference
-from csf_tool.codec.formats import NVFP4, CsfFormat
-from csf_tool.codec.swizzle import swizzle
-from csf_tool.gpu import (
+from csf_tool import (
     CsfScales,
     decompress_mxfp4_csf_scales,
     decompress_nvfp4_csf_scales,
     prepare_mxfp4_csf_scales,
     prepare_nvfp4_csf_scales,
 )
-from csf_tool.gpu.scales import Layout
+from csf_tool.codec import reference
+from csf_tool.codec.formats import NVFP4, CsfFormat
+from csf_tool.codec.swizzle import swizzle
+from csf_tool.gpu.scales import DenseLayout
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -86,7 +86,7 @@ def prepared(stack: Stack) -> CsfScales:
     return prepare(fixed, words, rows=stack.rows, cols=stack.cols)
 
 
-def expected(stack: Stack, layout: Layout) -> Bytes:
+def expected(stack: Stack, layout: DenseLayout) -> Bytes:
     """The dense scales, `[experts, bytes of a plane]`, in the layout."""
     scales = stack.scales if layout == "linear" else swizzle(stack.scales)
     return scales.reshape(len(scales), -1)
@@ -98,11 +98,11 @@ def expert_start(active: Sequence[bool], dtype: torch.dtype = torch.int32) -> to
     return torch.tensor([0, *np.cumsum(rows)], dtype=dtype, device=DEVICE)
 
 
-Backend = Callable[[Stack, Bytes, Sequence[bool] | None, Layout], None]
+Backend = Callable[[Stack, Bytes, Sequence[bool] | None, DenseLayout], None]
 """Decodes a stack (of it, the active planes) to the start of a workspace."""
 
 
-def numpy_backend(stack: Stack, workspace: Bytes, active: Sequence[bool] | None, layout: Layout) -> None:
+def numpy_backend(stack: Stack, workspace: Bytes, active: Sequence[bool] | None, layout: DenseLayout) -> None:
     size = expected(stack, layout)[0].size
     for i, (fixed, words) in enumerate(zip(stack.fixed, stack.exceptions, strict=True)):
         if active is None or active[i]:
@@ -111,7 +111,7 @@ def numpy_backend(stack: Stack, workspace: Bytes, active: Sequence[bool] | None,
             workspace[i * size : (i + 1) * size] = dense.reshape(-1)
 
 
-def triton_backend(stack: Stack, workspace: Bytes, active: Sequence[bool] | None, layout: Layout) -> None:
+def triton_backend(stack: Stack, workspace: Bytes, active: Sequence[bool] | None, layout: DenseLayout) -> None:
     decompress = decompress_nvfp4_csf_scales if stack.fmt is NVFP4 else decompress_mxfp4_csf_scales
     routing = None if active is None else expert_start(active)
     out = torch.from_numpy(workspace)

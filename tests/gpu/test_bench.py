@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 def test_streams_are_valid_and_plain_torch_decodes_them(work: Workload) -> None:
     small = replace(work, experts=2, rows=32, exception_share=0.05)
     streams = make_streams(small, CPU)
-    dense = torch_decode(small, streams).numpy()
+    dense = torch_decode(streams).numpy()
     ends = np.cumsum(streams.counts)
     for plane, (end, count) in enumerate(zip(ends, streams.counts, strict=True)):
         fixed, words = streams.fixed[plane].numpy(), streams.words[end - count : end].numpy().view(np.uint32)
@@ -55,7 +55,7 @@ def result() -> BenchResult:
         floor=Measure("streaming, no decoding", timing(20.0), timing(19.0), "4 KiB a program, 4 warps"),
         measures=[
             Measure("all experts", timing(21.0), timing(20.5)),
-            Measure("8 of 512 experts", timing(2.5), timing(2.0)),
+            Measure("8 of 512 experts", timing(2.5), timing(2.0), moves_all=False),
             Measure("nvCOMP ANS", timing(120.0), None, "60% of the dense bytes"),
         ],
     )

@@ -1,5 +1,7 @@
 """Encoding on the GPU: byte for byte what the reference writes."""
 
+import pickle
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -8,15 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csf_tool.codec import reference
-from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
-from csf_tool.gpu import (
+from csf_tool import (
     CsfStreams,
     compress_mxfp4_scales,
     compress_nvfp4_scales,
     decompress_nvfp4_csf_scales,
     prepare_csf_scales,
 )
+from csf_tool.codec import reference
+from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from tests.codec.vectors import Vector, golden
 from tests.gpu.stacks import DEVICE, Bytes, on_device, random_scales
 
@@ -125,6 +127,19 @@ def test_more_exceptions_than_there_is_room_for_at_first() -> None:
     assert len(queued[0].exceptions) == queued[0].ends[-1] == sum(queued[0].counts)
     assert queued[1].counts == [0, 0]
     assert len(queued[1].exceptions) == 0
+
+
+def test_what_was_looked_at_holds_on_to_nothing() -> None:
+    """The dense scales and the marks of the kernels are let go: counts and exceptions are known."""
+    dense = on_device(random_scales(NVFP4, 2, 32, 24, 0.9))
+    of_dense = weakref.ref(dense)
+    streams = compress_nvfp4_scales(dense)
+    del dense
+    assert sum(streams.counts) > 0
+    assert of_dense() is None
+    again = pickle.loads(pickle.dumps(streams))
+    assert again.counts == streams.counts
+    assert torch.equal(again.words, streams.words)
 
 
 def test_float8_scales_are_taken_by_their_bits() -> None:

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
-from csf_tool.gpu.scales import Layout
+from csf_tool.gpu.scales import DenseLayout
 from tests.codec.vectors import Vector, golden
 from tests.gpu.stacks import BACKENDS, Backend, Bytes, Stack, all_exceptions, expected, random_stack
 
 POISON = 0xA5
 
-LAYOUTS: list[Layout] = ["linear", "swizzled"]
+LAYOUTS: list[DenseLayout] = ["linear", "swizzled"]
 
 
 @pytest.fixture(params=list(BACKENDS))
@@ -25,7 +25,7 @@ def poisoned(size: int, offset: int = 0) -> Bytes:
     return buffer[begin : begin + size]
 
 
-def check(decode: Backend, stack: Stack, layout: Layout = "linear", offset: int = 0) -> None:
+def check(decode: Backend, stack: Stack, layout: DenseLayout = "linear", offset: int = 0) -> None:
     """Decode into a poisoned workspace that is larger than it must be, and compare every byte of it."""
     want = expected(stack, layout)
     workspace = poisoned(want.size + 100, offset)
@@ -36,7 +36,7 @@ def check(decode: Backend, stack: Stack, layout: Layout = "linear", offset: int 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("vector", golden(), ids=str)
-def test_golden_vectors(decode: Backend, vector: Vector, layout: Layout) -> None:
+def test_golden_vectors(decode: Backend, vector: Vector, layout: DenseLayout) -> None:
     assert vector.scales is not None
     scales = vector.scales.reshape(1, vector.rows, vector.cols)
     check(decode, Stack(vector.fmt, [vector.fixed], [vector.exceptions], scales), layout)
@@ -59,19 +59,19 @@ GEOMETRIES = [
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("outside", [0.0, 0.01, 0.3], ids=lambda share: f"{share:.0%}")
 @pytest.mark.parametrize(("fmt", "rows", "cols"), GEOMETRIES)
-def test_geometries(decode: Backend, fmt: CsfFormat, rows: int, cols: int, outside: float, layout: Layout) -> None:
+def test_geometries(decode: Backend, fmt: CsfFormat, rows: int, cols: int, outside: float, layout: DenseLayout) -> None:
     """Whole chunks in a row, rows of whole words, ragged rows; rows that fill 128 and that do not."""
     check(decode, random_stack(fmt, 2, rows, cols, outside), layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("fmt", "cols"), [(NVFP4, 80), (NVFP4, 40), (NVFP4, 6), (MXFP4, 160), (MXFP4, 9)])
-def test_all_exceptions(decode: Backend, fmt: CsfFormat, cols: int, layout: Layout) -> None:
+def test_all_exceptions(decode: Backend, fmt: CsfFormat, cols: int, layout: DenseLayout) -> None:
     check(decode, all_exceptions(fmt, 2, 48, cols), layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_ordinary_stack_with_a_wild_plane(decode: Backend, layout: Layout) -> None:
+def test_an_ordinary_stack_with_a_wild_plane(decode: Backend, layout: DenseLayout) -> None:
     """The stack's average decides whether there are leads; a plane far from it is still exact."""
     calm, wild = random_stack(NVFP4, 7, 48, 40, 0.0), all_exceptions(NVFP4, 1, 48, 40)
     scales = np.concatenate([calm.scales, wild.scales])
@@ -81,12 +81,12 @@ def test_an_ordinary_stack_with_a_wild_plane(decode: Backend, layout: Layout) ->
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("offset", [1, 2, 4])
 @pytest.mark.parametrize(("fmt", "cols"), [(NVFP4, 40), (MXFP4, 72)])
-def test_workspace_at_any_offset(decode: Backend, fmt: CsfFormat, cols: int, offset: int, layout: Layout) -> None:
+def test_workspace_at_any_offset(decode: Backend, fmt: CsfFormat, cols: int, offset: int, layout: DenseLayout) -> None:
     check(decode, random_stack(fmt, 2, 48, cols, 0.02), layout, offset)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_workspace_serves_stacks_of_different_geometry(decode: Backend, layout: Layout) -> None:
+def test_a_workspace_serves_stacks_of_different_geometry(decode: Backend, layout: DenseLayout) -> None:
     stacks = [random_stack(fmt, 2, rows, cols, 0.02, seed) for seed, (fmt, rows, cols) in enumerate(GEOMETRIES[2:])]
     workspace = poisoned(max(expected(stack, layout).size for stack in stacks))
     for stack in stacks:
@@ -109,7 +109,7 @@ ROUTINGS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("active", ROUTINGS.values(), ids=ROUTINGS.keys())
-def test_skipped_experts_are_untouched(decode: Backend, active: list[bool], layout: Layout) -> None:
+def test_skipped_experts_are_untouched(decode: Backend, active: list[bool], layout: DenseLayout) -> None:
     stack = random_stack(NVFP4, len(active), 16, 24, 0.02)
     want = np.where(np.array(active)[:, None], expected(stack, layout), np.uint8(POISON))
     workspace = poisoned(want.size)

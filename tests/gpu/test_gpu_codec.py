@@ -12,7 +12,8 @@ import torch
 
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
-from csf_tool.coders.decoder import CrossCheckedDecoder, Decoded, NumpyDecoder, make_decoder
+from csf_tool.coders.coded import CodedPlane
+from csf_tool.coders.decoder import CrossCheckedDecoder, NumpyDecoder, make_decoder
 from csf_tool.coders.encoder import NumpyEncoder, read_scales
 from csf_tool.coders.gpu_codec import GpuDecoder, GpuEncoder
 from csf_tool.errors import EnvironmentFault, UsageError
@@ -57,8 +58,8 @@ def test_streams_are_those_of_the_cpu_in_order(sample: Sample, dense: str, batch
     ours = list(GpuEncoder(DEVICE, batch_bytes).encode(scales))
     assert [e.plane for e in ours] == planes
     for mine, other in zip(ours, theirs, strict=True):
-        assert mine.fixed.tobytes() == other.fixed.tobytes()
-        assert mine.exceptions.tobytes() == other.exceptions.tobytes()
+        assert mine.streams.fixed.tobytes() == other.streams.fixed.tobytes()
+        assert mine.streams.exceptions.tobytes() == other.streams.exceptions.tobytes()
 
 
 class Wrong:
@@ -66,7 +67,7 @@ class Wrong:
 
     device = "broken"
 
-    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[Decoded]:
+    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
         for i, decoded in enumerate(NumpyDecoder().decode(streams)):
             if i == 2:
                 decoded.scales[5, 7] ^= 1

@@ -13,6 +13,7 @@ import csf_tool
 from csf_tool.checkpoint.logical import DenseTensor, dense_tensors
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.errors import EnvironmentFault, StreamError
+from csf_tool.gpu.streams import CsfStreams
 from csf_tool.loading.staging import Stager, Transfer
 from csf_tool.loading.torch_loader import TorchLoader
 from tests.gpu.stacks import DEVICE
@@ -61,7 +62,7 @@ def test_a_device_that_sees_faults_where_none_are_is_found_out(sample: Sample, m
     def refuse(*_: object, **__: object) -> None:
         raise ValueError("plane 0: it is Monday")
 
-    monkeypatch.setattr("csf_tool.loading.stack_streams.prepare_csf_scales", refuse)
+    monkeypatch.setattr(CsfStreams, "check", refuse)
     with (
         TorchLoader(torch.device(DEVICE), decode_there=True) as loader,
         pytest.raises(EnvironmentFault, match="it is Monday, the CPU does not: do not trust this device"),

@@ -10,17 +10,18 @@ import torch
 from safetensors import safe_open
 from typer.testing import CliRunner
 
+from csf_tool import CsfScales, decompress_csf_scales
 from csf_tool.bench import gemm
 from csf_tool.bench.gemm import STACKS
 from csf_tool.bench.real_layer import RealLayer, Source, load_layer
 from csf_tool.bench.rivals import torch_decode
 from csf_tool.bench.run import BenchOptions, choose_products
 from csf_tool.bench.timing import Timing
-from csf_tool.bench.workloads import WORKLOADS, make_streams, prepare
+from csf_tool.bench.workloads import WORKLOADS, make_streams
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.cli import app
 from csf_tool.errors import EnvironmentFault, UsageError
-from csf_tool.gpu import CsfScales, decompress_csf_scales
+from csf_tool.gpu.scales import prepared
 from csf_tool.hub.name import find_source
 from csf_tool.hub.repo import HubRepo
 from tests.building import NVFP4, Tensor, compressed, matrix, write_hf
@@ -73,8 +74,8 @@ def test_the_streams_of_a_sample_decode_to_its_dense_scales(sample: str) -> None
     expected = [dense_stack(sample, "gate", "up"), dense_stack(sample, "down")]
     for (work, streams), dense in zip(layer.stacks.items(), expected, strict=True):
         assert (work.experts, work.rows, work.cols) == dense.shape
-        assert torch_decode(work, streams).cpu().numpy().tobytes() == dense.tobytes()
-        decoded = decompress_csf_scales(prepare(work, streams))
+        assert torch_decode(streams).cpu().numpy().tobytes() == dense.tobytes()
+        decoded = decompress_csf_scales(prepared(streams))
         assert decoded.view(torch.uint8).cpu().numpy().tobytes() == dense.tobytes()
 
 

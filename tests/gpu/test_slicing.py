@@ -6,11 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from csf_tool import decompress_csf_scales
 from csf_tool.codec import reference
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
-from csf_tool.gpu import CsfScales, decompress_csf_scales, prepare_csf_scales
+from csf_tool.gpu.scales import prepared
 from csf_tool.gpu.slicing import RowStreams, join_rows
-from tests.gpu.stacks import Bytes, Stack, all_exceptions, on_device, prepared, random_stack
+from csf_tool.gpu.streams import CsfStreams
+from tests.gpu.stacks import Bytes, Stack, all_exceptions, on_device, random_stack
 
 FORMATS = (NVFP4, MXFP4)
 
@@ -23,20 +25,19 @@ def raw(stack: Stack) -> RowStreams:
     """The streams of a stack, taken apart."""
     fixed, words = on_device(np.stack(stack.fixed)), on_device(np.concatenate(stack.exceptions).view(np.int32))
     counts = [len(w) for w in stack.exceptions]
-    scales = prepare_csf_scales(stack.fmt, fixed, words, counts, rows=stack.rows, cols=stack.cols, reused=False)
-    return RowStreams.of(scales)
+    return RowStreams.of(CsfStreams.of(stack.fmt, fixed, words, counts, stack.rows, stack.cols))
 
 
-def decoded(scales: CsfScales) -> Bytes:
-    return decompress_csf_scales(scales).view(torch.uint8).cpu().numpy()
+def decoded(streams: RowStreams) -> Bytes:
+    return decompress_csf_scales(prepared(streams.stack())).view(torch.uint8).cpu().numpy()
 
 
 def decoded_by_numpy(streams: RowStreams) -> Bytes:
     """What the reference makes of the streams, which must be without a fault that it knows."""
-    fixed, words = streams.fixed().cpu().numpy(), streams.words().cpu().numpy().view(np.uint32)
     rows, cols = streams.rows, streams.cols
     planes = []
-    for plane, own in zip(fixed, np.split(words, np.cumsum(streams.counts())[:-1]), strict=True):
+    for fixed, words in streams.stack().planes():
+        plane, own = fixed.cpu().numpy(), words.view(torch.int32).cpu().numpy().view(np.uint32)
         assert [f for f in reference.check(streams.format, plane, own, rows=rows, cols=cols) if not f.decodable] == []
         planes.append(reference.decode(streams.format, plane, own, rows=rows, cols=cols))
     return np.stack(planes)
@@ -46,9 +47,8 @@ def decoded_by_numpy(streams: RowStreams) -> Bytes:
 @pytest.mark.parametrize("every_scale", [True, False], ids=["all exceptions", "no exceptions"])
 def test_taken_apart_and_put_together_a_stack_is_what_it_was(fmt: CsfFormat, every_scale: bool) -> None:
     stack = all_exceptions(fmt, 2, 16, 24) if every_scale else random_stack(fmt, 2, 16, 24, 0.0)
-    again = raw(stack).prepared()
-    assert np.array_equal(decoded(again), stack.scales)
-    assert again.fixed.cpu().numpy().tobytes() == np.concatenate(stack.fixed).tobytes()
+    assert np.array_equal(decoded(raw(stack)), stack.scales)
+    assert raw(stack).stack().fixed.cpu().numpy().tobytes() == np.concatenate(stack.fixed).tobytes()
 
 
 @settings(max_examples=30, deadline=None)
@@ -70,9 +70,9 @@ def test_a_cut_of_the_streams_decodes_to_the_cut_of_the_scales(data: st.DataObje
 @pytest.mark.parametrize("outside", [0.0, 0.05])
 def test_joined_rows_follow_one_another_or_take_turns(fmt: CsfFormat, outside: float) -> None:
     a, b = (random_stack(fmt, 3, 32, 20, outside, seed=seed) for seed in (1, 2))
-    after = join_rows([raw(a), raw(b)]).prepared()
+    after = join_rows([raw(a), raw(b)])
     assert np.array_equal(decoded(after), np.concatenate([a.scales, b.scales], axis=1))
-    turns = join_rows([raw(b), raw(a)], interleave=True).prepared()
+    turns = join_rows([raw(b), raw(a)], interleave=True)
     assert np.array_equal(decoded(turns)[:, 0::2], b.scales)
     assert np.array_equal(decoded(turns)[:, 1::2], a.scales)
 
@@ -90,13 +90,6 @@ def test_joining_needs_stacks_that_are_alike() -> None:
 def test_what_the_format_cannot_hold_is_refused() -> None:
     streams = raw(random_stack(NVFP4, 1, 32, 20, 0.1))
     with pytest.raises(ValueError, match="8 rows are not a positive multiple of 16"):
-        streams.take_rows(0, 8).prepared()
+        streams.take_rows(0, 8).stack()
     with pytest.raises(ValueError, match="5 columns are not a positive multiple of 2"):
-        streams.take_columns(4, 9).prepared()
-
-
-def test_scales_prepared_for_decoding_cannot_be_cut() -> None:
-    scales = prepared(all_exceptions(NVFP4, 1, 16, 64))
-    assert scales.lead_group
-    with pytest.raises(ValueError, match="reused=False"):
-        RowStreams.of(scales)
+        streams.take_columns(4, 9).stack()

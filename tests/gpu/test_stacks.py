@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from csf_tool import CsfScales, ScaleWorkspace, decompress_csf_scales
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.errors import CheckpointError, StreamError, UsageError
-from csf_tool.gpu import CsfScales, ScaleWorkspace, decompress_csf_scales
+from csf_tool.gpu.decode import DecodeTables
+from csf_tool.gpu.slicing import RowStreams
 from csf_tool.loading.stacks import load_stack
 from csf_tool.look.plan import make_plan
 from tests.building import MXFP4, NVFP4, Codec, Tensor, compressed, matrix, mini_container, mini_hf, write_hf
@@ -85,6 +87,26 @@ def test_gate_and_up_in_one_stack(written: tuple[Path, list[Tensor]], size: int)
     turns = decoded(ask(root, 3, "gate_up", **on, interleave=True))
     assert np.array_equal(turns[:, 0::2], gate)
     assert np.array_equal(turns[:, 1::2], up)
+
+
+def test_a_stack_is_prepared_once_and_whole_ones_are_not_taken_apart(
+    written: tuple[Path, list[Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: dict[str, int] = {"tables": 0, "rows": 0}
+
+    def counting(what: str, make: Callable[..., object]) -> Callable[..., object]:
+        def count(*args: object, **options: object) -> object:
+            counted[what] += 1
+            return make(*args, **options)
+
+        return count
+
+    monkeypatch.setattr(DecodeTables, "of", counting("tables", DecodeTables.of))
+    monkeypatch.setattr(RowStreams, "of", counting("rows", RowStreams.of))
+    ask(written[0], 3, "down", device=DEVICE)
+    assert counted == {"tables": 1, "rows": 0}
+    ask(written[0], 3, "gate_up", device=DEVICE, tp_size=2)
+    assert counted == {"tables": 2, "rows": 2}
 
 
 def test_a_workspace_for_the_stacks_of_a_layer(written: tuple[Path, list[Tensor]]) -> None:

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from csf_tool.gpu import compress_csf_scales, decompress_csf_scales, prepare_csf_scales, scales
+from csf_tool import compress_csf_scales, decompress_csf_scales, prepare_csf_scales
+from csf_tool.gpu import scales
 from tests.gpu.stacks import encoded, expected, on_device
 from tests.test_third_codec import THIRD
 
 
 @pytest.mark.parametrize("layout", ["linear", "swizzled"])
-def test_kernels_decode_it(layout: scales.Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_decode_it(layout: scales.DenseLayout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(scales.DENSE_DTYPES, THIRD, torch.float8_e5m2)
     dense = np.random.default_rng(1).integers(100, 107, (3, 32, 12), np.uint8)
     stack = encoded(THIRD, dense)

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
+from csf_tool import ScaleWorkspace
 from csf_tool.codec.formats import MXFP4, NVFP4
-from csf_tool.gpu import ScaleWorkspace
-from csf_tool.gpu.scales import Layout
+from csf_tool.gpu.scales import DenseLayout
 from tests.gpu.stacks import DEVICE, expected, expert_start, prepared, random_stack
 
-LAYOUTS: tuple[Layout, ...] = ("linear", "swizzled")
+LAYOUTS: tuple[DenseLayout, ...] = ("linear", "swizzled")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_stacks_of_any_size_and_format_take_turns_in_one_buffer(layout: Layout) -> None:
+def test_stacks_of_any_size_and_format_take_turns_in_one_buffer(layout: DenseLayout) -> None:
     stacks = [
         random_stack(NVFP4, 2, 32, 24, 0.02),
         random_stack(MXFP4, 3, 48, 9, 0.1),

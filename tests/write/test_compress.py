@@ -12,8 +12,9 @@ import pytest
 from csf_tool.checkpoint.model import Layout
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.published import StatedOrigin
+from csf_tool.coders.coded import CodedPlane, PlaneScales
 from csf_tool.coders.decoder import NumpyDecoder
-from csf_tool.coders.encoder import Encoded, NumpyEncoder, PlaneScales
+from csf_tool.coders.encoder import NumpyEncoder
 from csf_tool.disk.new_file import NewFile
 from csf_tool.disk.reader import RandomReader
 from csf_tool.errors import CheckpointError, UsageError
@@ -313,9 +314,9 @@ def test_streams_that_do_not_give_back_the_scales_are_not_written(sample: Sample
     """An encoder that is wrong is found before a receipt states anything of its planes."""
 
     class Wrong(NumpyEncoder):
-        def encode(self, planes: Iterable[PlaneScales]) -> Iterator[Encoded]:
+        def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
             for encoded in super().encode(planes):
-                encoded.fixed[0, 0] ^= 1
+                encoded.streams.fixed[0, 0] ^= 1
                 yield encoded
 
     options = CompressOptions(Layout.CONTAINER)

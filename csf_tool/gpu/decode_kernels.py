@@ -1,7 +1,7 @@
 """The Triton kernel that decodes a stack: fixed stream and exceptions, in one launch.
 
 Decoding is bound by writing: every byte should be written once, and no store should wait for a chain of
-loads. So `scales.py` splits a plane's exceptions once, when it prepares a stack:
+loads. So `decode.py` splits a plane's exceptions once, when it prepares a stack:
 
 - *leads*: the first exception of each group of GROUP scales, `value << 8 | position in the group`, in a
   table with a place for every group (position 255: none). Its address is known at once, and the lead is

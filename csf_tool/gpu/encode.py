@@ -1,9 +1,6 @@
 """Encode dense scales to CSF streams on the GPU: byte for byte what `codec.reference.encode` gives."""
 
 import math
-from collections.abc import Callable
-from functools import cached_property
-from itertools import accumulate
 
 import torch
 import triton.language as tl
@@ -11,7 +8,8 @@ import triton.language as tl
 from csf_tool.codec import formats
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.gpu import encode_kernels
-from csf_tool.gpu.launching import INTERPRETED, launching_at, require_geometry, require_gpu
+from csf_tool.gpu.launching import INTERPRETED, launching_at, require_gpu
+from csf_tool.gpu.streams import CsfStreams, Exceptions, require_geometry
 
 # All rows of a program look again at their scales as long as one of them has to, so few share one; and a warp
 # alone waits for no other. The interpreter's cost is by program.
@@ -31,63 +29,45 @@ _WIDEST = 8
 
 _INTEGERS = {8: tl.uint8, 16: tl.uint16, 32: tl.uint32, 64: tl.uint64}
 
+_Shape = dict[str, int]
+"""Constants of both kernels."""
 
-class CsfStreams:
-    """The streams of a stack, on the device where its dense scales are.
 
-    Encoding only queues work on the current stream: the first look at `ends`, `counts`, `exceptions` or `planes`,
-    on the same stream, waits for it, so several stacks can be queued before. Until then the dense scales must stay
-    as they are.
+class _QueuedExceptions:
+    """The exceptions of a stack while kernels write them: how many there are, only a wait can tell.
 
-    They are what `prepare_csf_scales` takes: `prepare_csf_scales(s.format, s.fixed, s.exceptions, s.counts,
-    rows=s.rows, cols=s.cols, validate=False)`.
+    They are written at once, to room for the share that checkpoints have, and once more where there are more. For
+    that it holds what the kernel reads, the dense scales and the marks of the first kernel.
     """
 
     def __init__(
-        self,
-        fmt: CsfFormat,
-        rows: int,
-        cols: int,
-        fixed: torch.Tensor,
-        totals: torch.Tensor,
-        write_exceptions: Callable[[int], torch.Tensor],
+        self, scales: torch.Tensor, masks: torch.Tensor, counts: torch.Tensor, totals: torch.Tensor, shape: _Shape
     ) -> None:
-        self.format = fmt
-        self.rows = rows
-        self.cols = cols
-        self.fixed = fixed
-        """The fixed streams: uint8 `[experts, rows / 16, slab bytes]`."""
-        # How many exceptions there are is known only after a wait. They are written before it, to room for the
-        # share that checkpoints have, and once more when there turn out to be more.
-        self._write_exceptions = write_exceptions
-        self._words = write_exceptions(int(fixed.shape[0] * rows * cols * _EXPECTED_SHARE))
+        self._marks = masks, counts
         self._totals = totals  # read when asked for: pinned memory for a copy would cost more than all the kernels
+        self._scales = scales
+        self._shape = shape
+        self._words = self._written(int(scales.numel() * _EXPECTED_SHARE))
 
-    @cached_property
-    def counts(self) -> list[int]:
-        """How many exceptions each plane has."""
-        return self._totals.tolist()
+    def wait(self) -> Exceptions:
+        """The exceptions, once the device is done."""
+        counts = self._totals.tolist()
+        total = sum(counts)
+        if total > len(self._words):
+            with launching_at(self._scales):
+                self._words = self._written(total)
+        return Exceptions(self._words[:total], counts)
 
-    @property
-    def ends(self) -> list[int]:
-        """How many exceptions there are up to and with each plane."""
-        return list(accumulate(self.counts))
-
-    @cached_property
-    def exceptions(self) -> torch.Tensor:
-        """The exception words of all planes, plane after plane: uint32 `[n]`."""
-        total = sum(self.counts)
-        words = self._words
-        if total > len(words):
-            with launching_at(words):
-                words = self._write_exceptions(total)
-        del self._words, self._write_exceptions  # they hold the dense scales and the masks
-        return words[:total].view(torch.uint32)
-
-    def planes(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Fixed stream and exceptions of each plane, as views."""
-        words = self.exceptions.view(torch.int32).split(self.counts)
-        return [(fixed, own.view(torch.uint32)) for fixed, own in zip(self.fixed, words, strict=True)]
+    def _written(self, room: int) -> torch.Tensor:
+        """The first `room` exceptions, int32 `[room]`, queued."""
+        rows, row_units = self._shape["ROWS"], self._shape["ROW_UNITS"]
+        words = self._scales.new_empty(room, dtype=torch.int32)
+        grid = (_parts(rows * row_units, _UNITS_PER_PROGRAM), len(self._totals))
+        chunks = _parts(rows, _ROWS_PER_PROGRAM) * row_units
+        encode_kernels.write_exceptions[grid](
+            self._scales, *self._marks, self._totals, words, room, chunks, SIZE=_UNITS_PER_PROGRAM, **self._shape
+        )
+        return words
 
 
 def compress_nvfp4_scales(scales: torch.Tensor) -> CsfStreams:
@@ -148,16 +128,7 @@ def _encode(fmt: CsfFormat, scales: torch.Tensor, experts: int, rows: int, cols:
         num_warps=_parts(_ROWS_PER_PROGRAM, 32),
         **shape,
     )
-    grid = (_parts(rows * row_units, _UNITS_PER_PROGRAM), experts)
-
-    def write_exceptions(room: int) -> torch.Tensor:
-        words = scales.new_empty(room, dtype=torch.int32)
-        encode_kernels.write_exceptions[grid](
-            scales, masks, counts, totals, words, room, parts * row_units, SIZE=_UNITS_PER_PROGRAM, **shape
-        )
-        return words
-
-    return CsfStreams(fmt, rows, cols, fixed, totals, write_exceptions)
+    return CsfStreams(fmt, rows, cols, fixed, _QueuedExceptions(scales, masks, counts, totals, shape))
 
 
 def _parts(size: int, part: int) -> int:

@@ -1,0 +1,31 @@
+"""What decoders and encoders take and give."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from csf_tool.checkpoint.model import AnyPlane, DensePlane
+from csf_tool.checkpoint.streams import PlaneStreams
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneScales:
+    """A plane that is stored dense, with its scales in memory: `[rows, cols]` uint8."""
+
+    plane: DensePlane
+    scales: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class CodedPlane:
+    """A plane in both forms, its streams and its dense scales: what was given to a decoder or encoder, and its work."""
+
+    streams: PlaneStreams
+    scales: NDArray[np.uint8]
+    """`[rows, cols]` uint8."""
+
+    @property
+    def plane(self) -> AnyPlane:
+        """The plane."""
+        return self.streams.plane

@@ -1,0 +1,174 @@
+"""What the kernel that decodes takes of a stack, and its launch. Another kernel means another such module."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+
+from csf_tool.codec import formats, tiles
+from csf_tool.codec.prepared import LEAD_GROUP, leads_pay, piece_bytes
+from csf_tool.gpu import decode_kernels
+from csf_tool.gpu.launching import launching_at, multiprocessors, require_gpu
+from csf_tool.gpu.streams import CsfStreams
+
+# The launch shape that was fastest on an H200, of 2 to 16 KiB a program and 2 to 16 warps.
+_WARPS = 4
+_ROUTED_PROGRAMS_PER_SM = 10
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DecodeTables:
+    """A stack as the kernel takes it, on its device. `decode_kernels` says what leads and rest are, and why."""
+
+    fixed: torch.Tensor
+    """The fixed streams: uint8 `[experts, rows / 16, slab bytes]`."""
+    lead_group: int
+    """Scales that share a place in `leads`; 0: there are no leads."""
+    leads: torch.Tensor
+    """First exception of each group, int16 `[experts, groups]`: `value << 8 | position in the group`."""
+    rest: torch.Tensor
+    """All other exceptions, in order: int32 `[n]`, `value << 24 | position in the plane`."""
+    piece_starts: torch.Tensor
+    """Where in `rest` those of each piece of the row-major planes begin: int32 `[experts * pieces + 1]`."""
+    block_starts: torch.Tensor
+    """Where in `rest` those of each block of 128 rows begin: int32 `[experts * blocks + 1]`."""
+
+    @classmethod
+    def of(cls, streams: CsfStreams, *, reused: bool) -> "DecodeTables":
+        """The tables of streams that are without a fault. It makes one small copy to the device, and does not wait.
+
+        `reused`: the stack will be decoded many times, so that leads pay where they make that faster.
+        """
+        experts, scales, cols = streams.experts, streams.rows * streams.cols, streams.cols
+        words, plane = _aligned(streams.words), streams.plane_of_each()
+        group = LEAD_GROUP if reused and leads_pay(len(words), experts * scales, cols) else 0
+        leads = torch.zeros(0, dtype=torch.int16, device=words.device)
+        if group:
+            leads, words, plane = _split_leads(words, plane, experts, -(-scales // group), group)
+        position = words & formats.POSITION_MASK
+        return cls(
+            fixed=_aligned(streams.fixed),
+            lead_group=group,
+            leads=leads,
+            rest=words,
+            piece_starts=_starts(plane, position, experts, scales, piece_bytes(streams.format.code_bits)),
+            block_starts=_starts(plane, position, experts, scales, tiles.TILE_ROWS * cols),
+        )
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All that is on the device."""
+        return self.fixed, self.leads, self.rest, self.piece_starts, self.block_starts
+
+    def to(self, device: torch.device | str, *, non_blocking: bool) -> "DecodeTables":
+        """The same on `device`; itself when it is there already."""
+        moved = [tensor.to(device, non_blocking=non_blocking) for tensor in self.tensors()]
+        if all(new is old for new, old in zip(moved, self.tensors(), strict=True)):
+            return self
+        fixed, leads, rest, piece_starts, block_starts = moved
+        return replace(self, fixed=fixed, leads=leads, rest=rest, piece_starts=piece_starts, block_starts=block_starts)
+
+    def decode(
+        self,
+        out: torch.Tensor,
+        expert_start: torch.Tensor | None,
+        *,
+        rows: int,
+        cols: int,
+        code_bits: int,
+        swizzled: bool,
+    ) -> None:
+        """Write the dense scales to `out`. Nothing is checked here: a wrong number writes anywhere."""
+        starts = self.block_starts if swizzled else self.piece_starts
+        _decompress_op(
+            self.fixed, self.leads, self.rest, starts, expert_start, out,
+            rows, cols, code_bits, self.lead_group, swizzled,
+        )  # fmt: skip
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of it that wide loads can read: contiguous and aligned to 16 bytes."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
+def _split_leads(
+    words: torch.Tensor, plane: torch.Tensor, experts: int, groups: int, group: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The table of leads, and words and planes of the exceptions that are none."""
+    key = plane * groups + (words & formats.POSITION_MASK) // group
+    is_lead = torch.ones_like(key, dtype=torch.bool)
+    is_lead[1:] = key[1:] != key[:-1]
+    value = (words >> formats.POSITION_BITS) & 0xFF
+    lead = value << 8 | (words & (group - 1))  # a group is a power of two, so these are its low bits
+    leads = torch.full((experts * groups,), decode_kernels.NO_LEAD, dtype=torch.int32, device=words.device)
+    leads[key[is_lead]] = lead[is_lead]
+    return leads.to(torch.int16).view(experts, groups), words[~is_lead], plane[~is_lead]
+
+
+def _starts(plane: torch.Tensor, position: torch.Tensor, experts: int, scales: int, size: int) -> torch.Tensor:
+    """Where the sorted exceptions of each `size` scales of each plane begin: int32, with the end as last."""
+    parts = -(-scales // size)
+    part = plane * parts + position // size
+    return torch.searchsorted(part, torch.arange(experts * parts + 1, device=part.device), out_int32=True)
+
+
+@torch.library.custom_op("csf_tool::decompress", mutates_args={"out"})
+def _decompress_op(
+    fixed: torch.Tensor,
+    leads: torch.Tensor,
+    rest: torch.Tensor,
+    starts: torch.Tensor,
+    expert_start: torch.Tensor | None,
+    out: torch.Tensor,
+    rows: int,
+    cols: int,
+    code_bits: int,
+    lead_group: int,
+    swizzled: bool,
+) -> None:
+    """Launch the kernel. An operator, so that compiled graphs can hold it; it only writes, so torch infers nothing."""
+    require_gpu(fixed)
+    experts = fixed.shape[0]
+    if swizzled:
+        padded_rows, padded_cols = tiles.padded_shape(rows, cols)
+        width = math.gcd(padded_cols // tiles.TILE_COLS, decode_kernels.MAX_WIDTH)
+        size, units = _runs(code_bits), padded_rows * padded_cols // (16 * width)
+    else:
+        width, size, units = 0, piece_bytes(code_bits), rows * cols
+    items = triton.cdiv(units, size)
+    grid = (experts * items,) if expert_start is None else _routed_grid(experts, items, fixed.device)
+    with launching_at(fixed):
+        decode_kernels.decode[grid](
+            fixed,
+            leads,
+            rest,
+            starts,
+            out.view(torch.uint8),
+            expert_start,
+            experts,
+            ROWS=rows,
+            COLS=cols,
+            BITS=code_bits,
+            GROUP=lead_group,
+            WIDTH=width,
+            SIZE=size,
+            ITEMS=items,
+            LANES=32 * _WARPS,
+            ROUTED=expert_start is not None,
+            WORD_ALIGNED=out.data_ptr() % 4 == 0,
+            num_warps=_WARPS,
+        )
+
+
+def _runs(code_bits: int) -> int:
+    """Runs of the 128x4 layout that one program writes: one a thread, or two where there is less to read."""
+    return 32 * _WARPS * (1 if code_bits == 4 else 2)
+
+
+def _routed_grid(experts: int, items: int, device: torch.device) -> tuple[int, int]:
+    """Programs a block of experts, and blocks: few enough to start at once, with equal shares when all are active."""
+    blocks = triton.cdiv(experts, decode_kernels.EXPERT_BLOCK)
+    block_items = min(experts, decode_kernels.EXPERT_BLOCK) * items
+    rounds = triton.cdiv(block_items * blocks, _ROUTED_PROGRAMS_PER_SM * multiprocessors(device))
+    return triton.cdiv(block_items, rounds), blocks

@@ -1,0 +1,168 @@
+"""The streams of a stack on a device, as they are stored, and their check against the rules of the format."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+import torch
+
+from csf_tool.codec.formats import POSITION_MASK, SLAB_ROWS, CsfFormat
+
+_MAX_EXCEPTIONS = 2**31 - 1
+
+
+class Exceptions(NamedTuple):
+    """The exceptions of a stack."""
+
+    words: torch.Tensor
+    """Those of all planes, plane after plane: int32 `[n]`, the bits of the format's uint32."""
+    counts: Sequence[int]
+    """How many each plane has."""
+
+
+class QueuedExceptions(Protocol):
+    """Exceptions that a device is still writing, when nobody knows yet how many there are."""
+
+    def wait(self) -> Exceptions:
+        """The exceptions, once the device is done."""
+
+
+class CsfStreams:
+    """The streams of a stack, on one device.
+
+    An encoder only queues work on the current stream: the first look at `ends`, `counts`, `exceptions` or `planes`,
+    on the same stream, waits for it, so several stacks can be queued before. Until then the dense scales must stay
+    as they are.
+
+    They are what `prepare_csf_scales` takes: `prepare_csf_scales(s.format, s.fixed, s.exceptions, s.counts,
+    rows=s.rows, cols=s.cols, validate=False)`.
+    """
+
+    def __init__(
+        self, fmt: CsfFormat, rows: int, cols: int, fixed: torch.Tensor, exceptions: Exceptions | QueuedExceptions
+    ) -> None:
+        self.format = fmt
+        self.rows = rows
+        self.cols = cols
+        self.fixed = fixed
+        """The fixed streams: uint8 `[experts, rows / 16, slab bytes]`."""
+        self._exceptions = exceptions
+
+    @classmethod
+    def of(
+        cls, fmt: CsfFormat, fixed: torch.Tensor, exceptions: torch.Tensor, counts: Sequence[int], rows: int, cols: int
+    ) -> "CsfStreams":
+        """Streams of the right sizes. What is in them is not looked at: see `check`.
+
+        Raises:
+            ValueError: the format has no such planes, or the tensors do not fit together.
+        """
+        require_geometry(fmt, rows, cols)
+        expected = len(counts) * fmt.fixed_bytes(rows, cols)
+        if fixed.numel() != expected:
+            planes = f"{len(counts)} planes of {rows}x{cols}"
+            raise ValueError(f"fixed streams have {fixed.numel()} bytes, {planes} take {expected}")
+        words = exceptions.reshape(-1).view(torch.int32)
+        if len(words) != sum(counts):
+            raise ValueError(f"{len(words)} exceptions, but the planes have {sum(counts)}")
+        if len(words) > _MAX_EXCEPTIONS:
+            raise ValueError(f"{len(words)} exceptions; a stack may have {_MAX_EXCEPTIONS}: split it")
+        slabs = fixed.reshape(len(counts), rows // SLAB_ROWS, fmt.slab_bytes(cols))
+        return cls(fmt, rows, cols, slabs, Exceptions(words, counts))
+
+    @property
+    def experts(self) -> int:
+        """How many planes there are."""
+        return self.fixed.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.fixed.device
+
+    def _known(self) -> Exceptions:
+        """The exceptions, waited for if need be. Then what they are made from is let go."""
+        if not isinstance(self._exceptions, Exceptions):
+            self._exceptions = self._exceptions.wait()
+        return self._exceptions
+
+    @property
+    def counts(self) -> list[int]:
+        """How many exceptions each plane has."""
+        return list(self._known().counts)
+
+    @property
+    def ends(self) -> list[int]:
+        """How many exceptions there are up to and with each plane."""
+        return list(accumulate(self.counts))
+
+    @property
+    def words(self) -> torch.Tensor:
+        """The exceptions as int32, which torch computes with."""
+        return self._known().words
+
+    @property
+    def exceptions(self) -> torch.Tensor:
+        """The exception words of all planes, plane after plane: uint32 `[n]`."""
+        return self.words.view(torch.uint32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all streams."""
+        return self.fixed.nbytes + self.words.nbytes
+
+    def planes(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Fixed stream and exceptions of each plane, as views."""
+        words = self.words.split(self.counts)
+        return [(fixed, own.view(torch.uint32)) for fixed, own in zip(self.fixed, words, strict=True)]
+
+    def plane_of_each(self) -> torch.Tensor:
+        """The plane of each exception: int64 `[n]`. One small copy to the device, and no wait for it."""
+        words, counts = self._known()
+        on_host = torch.tensor(counts, dtype=torch.int64)
+        if self.device.type == "cuda":
+            on_host = on_host.pin_memory()
+        per_plane = on_host.to(self.device, non_blocking=True)
+        planes = torch.arange(len(counts), device=self.device)
+        return torch.repeat_interleave(planes, per_plane, output_size=len(words))
+
+    def check(self) -> None:
+        """Check them against the rules of the format, but for one: exceptions that a window covers decode all the same.
+
+        Raises:
+            ValueError: they break a rule. The message names plane and rule.
+        """
+        _check_fixed(self.format, self.fixed, self.cols)
+        _check_positions(self.words, self.plane_of_each(), self.rows * self.cols)
+
+
+def require_geometry(fmt: CsfFormat, rows: int, cols: int) -> None:
+    """Check that a format has planes of this geometry.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if fault := fmt.geometry_fault(rows, cols):
+        raise ValueError(f"{fmt.title} CSF cannot hold the planes: {fault}")
+
+
+def _check_fixed(fmt: CsfFormat, fixed: torch.Tensor, cols: int) -> None:
+    _refuse(fixed[..., :SLAB_ROWS] > fmt.max_base, f"a row base is above {fmt.max_base}")
+    padding = fmt.row_bytes(cols) * 8 - cols * fmt.code_bits
+    if padding:
+        last = fixed[..., SLAB_ROWS:].reshape(*fixed.shape[:2], SLAB_ROWS, -1)[..., -1]
+        _refuse(last >> (8 - padding) != 0, "bits past the last column are not zero")
+
+
+def _check_positions(words: torch.Tensor, plane: torch.Tensor, scales: int) -> None:
+    position = words & POSITION_MASK
+    unsorted = (position[1:] <= position[:-1]) & (plane[1:] == plane[:-1])
+    _refuse(position >= scales, f"an exception position is outside the plane of {scales} scales", plane)
+    _refuse(unsorted, "exception positions must strictly increase", plane[1:])
+
+
+def _refuse(bad: torch.Tensor, rule: str, plane: torch.Tensor | None = None) -> None:
+    """Raise ValueError with the first plane where `bad` is true; dim 0 is the plane when `plane` is None."""
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0, 0])
+        raise ValueError(f"plane {first if plane is None else int(plane[first])}: {rule}")
