@@ -1,17 +1,18 @@
 """How operations report progress: by callback. Nothing here prints."""
 
+import threading
 from collections.abc import Callable
 from typing import Protocol
 
 OnBytes = Callable[[int], None]
-"""Told how many bytes have just been gone through."""
+"""Told how many bytes have been processed since the last call."""
 
 
 class Progress(Protocol):
-    """Told how many bytes there are to go through, and how many have just been."""
+    """Told how many bytes there are to process, and of each part that has been."""
 
     def start(self, what: str, total_bytes: int) -> None:
-        """Work on `what` begins: `total_bytes` to go through."""
+        """Work on `what` begins: `total_bytes` to process."""
 
     def advance(self, nbytes: int) -> None:
         """`nbytes` more are done."""
@@ -25,3 +26,22 @@ class Silent:
 
     def advance(self, nbytes: int) -> None:
         """Ignore it."""
+
+
+class SharedProgress:
+    """A `Progress` that several threads may report to at once."""
+
+    def __init__(self, inner: Progress) -> None:
+        """Report to `inner`, one call at a time."""
+        self._inner = inner
+        self._lock = threading.Lock()
+
+    def start(self, what: str, total_bytes: int) -> None:
+        """See `Progress.start`."""
+        with self._lock:
+            self._inner.start(what, total_bytes)
+
+    def advance(self, nbytes: int) -> None:
+        """See `Progress.advance`."""
+        with self._lock:
+            self._inner.advance(nbytes)

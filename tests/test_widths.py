@@ -13,7 +13,7 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.look.inspection import Inspected, inspect_plane
 from csf_tool.look.plan import Plan, Stack, make_plan
-from csf_tool.look.scale_bytes import ByteCounts, Place, ScaleBytes
+from csf_tool.look.scale_bytes import ByteCounts, LayerFormat, ScaleBytes
 from csf_tool.look.stats import Projection, Stats, Totals, collect_stats
 from csf_tool.report.inspection import plane_report
 from csf_tool.report.plan import plan_report
@@ -68,7 +68,7 @@ def test_stats_of_large_numbers() -> None:
         "x", "hf", "", 1, 1, large, Totals(), 2 * TERABYTES, {Projection("gate_proj", "nvfp4", 1 << 20, 4096): large}
     )
     counts = ByteCounts(np.full(256, BILLIONS), NVFP4)
-    found.scale_bytes = ScaleBytes({Place(LONG, NVFP4): counts})
+    found.scale_bytes = ScaleBytes({LayerFormat(LONG, NVFP4): counts})
     text = shown(stats_report(found, "projection"))
     require_whole(text, "gate_proj 1048576x4096", f"{BILLIONS:,}", "1023.00 TiB", f"{256 * BILLIONS:,}", LONG)
 

@@ -322,6 +322,11 @@ class Checkpoint:
         if self.hub:
             self.hub.fetch_side_files({shard.name for shard in self.shards}, endings)
 
+    def stop_fetching(self) -> None:
+        """Give up what is still being fetched, if it is on the Hub: nothing more can be read from there."""
+        if self.hub:
+            self.hub.stop()
+
     @cached_property
     def planes(self) -> list[Plane]:
         """The CSF planes, in the order in which their fixed streams are stored."""

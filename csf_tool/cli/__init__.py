@@ -58,7 +58,7 @@ def _options(
 
 def main() -> None:
     """Run the command line."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's products: none are used, and threads forbid copies
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads of numpy would forbid forked workers
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may have letters that the terminal's encoding has not
             stream.reconfigure(errors="backslashreplace")

@@ -74,12 +74,13 @@ def verify(
     """
     from csf_tool.checkpoint.hash_list import read_hash_list
     from csf_tool.checkpoint.open import no_garbage_collection
+    from csf_tool.checkpoint.page_cache import should_drop_cache
     from csf_tool.coders.decoder import CrossCheck, NumpyDecoder, make_decoder
     from csf_tool.prove.verify import VerifyOptions
     from csf_tool.prove.verify import verify as run
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_json, verify_report
-    from csf_tool.running.jobs import default_jobs, should_drop_cache
+    from csf_tool.running.jobs import default_jobs
 
     if quick and (against or only or save_hashes):
         raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")

@@ -1,13 +1,14 @@
 """What byte values the block scales have, layer by layer. Odd ones are data like any other: nothing changes them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
 from csf_tool.checkpoint.names import layer_of, natural_key
 from csf_tool.checkpoint.problems import Problem
@@ -17,14 +18,14 @@ from csf_tool.codec.values import scale_values
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import read_scales
 from csf_tool.errors import CheckpointError
-from csf_tool.progress import Progress
-from csf_tool.running.jobs import SharedProgress, local_executor, run_jobs
+from csf_tool.progress import OnBytes, Progress, SharedProgress
+from csf_tool.running.jobs import local_executor, run_jobs
 
 _VALUES = 256
 
 
-class Place(NamedTuple):
-    """Where scales are counted together: a layer, and the format of its scales."""
+class LayerFormat(NamedTuple):
+    """Scales that are counted together: those of one layer and one format."""
 
     layer: str
     fmt: CsfFormat
@@ -62,7 +63,7 @@ class ByteCounts:
 class ScaleBytes:
     """The counts, and the planes that could not be counted."""
 
-    counts: dict[Place, ByteCounts] = field(default_factory=dict)
+    counts: dict[LayerFormat, ByteCounts] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -91,30 +92,31 @@ def count_scale_bytes(checkpoint: Checkpoint, decoder: Decoder, progress: Progre
         shards[plane.fixed.shard.name].csf.append(plane)
     for dense in checkpoint.dense_planes:
         shards[dense.scale.shard.name].dense.append(dense)
-    shared = SharedProgress(progress)
+    shared, cancel = SharedProgress(progress), CancelToken(checkpoint.stop_fetching)
     shared.start("count", sum(plane.rows * plane.cols for some in shards.values() for plane in some.all))
-    found: dict[Place, NDArray[np.int64]] = defaultdict(lambda: np.zeros(_VALUES, np.int64))
+    found: dict[LayerFormat, NDArray[np.int64]] = defaultdict(lambda: np.zeros(_VALUES, np.int64))
     problems: list[Problem] = []
 
     def add(_: _ShardPlanes, counter: _Counter) -> None:
-        for place, by_value in counter.counts.items():
-            found[place] += by_value
+        for group, by_value in counter.counts.items():
+            found[group] += by_value
         problems.extend(counter.problems)
 
+    on_bytes = cancel.checked(shared.advance)
     with local_executor(jobs) as pool:
-        run_jobs(shards.values(), lambda shard: _Counter(shard, shared.advance).run(decoder), add, pool, shared.stop)
-    places = sorted(found, key=lambda place: (natural_key(place.layer), place.fmt.name))
+        run_jobs(shards.values(), lambda shard: _Counter(shard, on_bytes).run(decoder), add, pool, cancel)
+    groups = sorted(found, key=lambda group: (natural_key(group.layer), group.fmt.name))
     problems.sort(key=lambda problem: (problem.file, problem.tensor))
-    return ScaleBytes({place: ByteCounts(found[place], place.fmt) for place in places}, problems)
+    return ScaleBytes({group: ByteCounts(found[group], group.fmt) for group in groups}, problems)
 
 
 class _Counter:
     """Counts the bytes of one shard's planes."""
 
-    def __init__(self, shard: _ShardPlanes, on_bytes: Callable[[int], None]) -> None:
+    def __init__(self, shard: _ShardPlanes, on_bytes: OnBytes) -> None:
         self._shard = shard
         self._on_bytes = on_bytes
-        self.counts: dict[Place, NDArray[np.int64]] = defaultdict(lambda: np.zeros(_VALUES, np.int64))
+        self.counts: dict[LayerFormat, NDArray[np.int64]] = defaultdict(lambda: np.zeros(_VALUES, np.int64))
         self.problems: list[Problem] = []
 
     def run(self, decoder: Decoder) -> "_Counter":
@@ -138,8 +140,8 @@ class _Counter:
                 self._skip(plane.fixed.shard.name, plane.name, error)
 
     def _add(self, plane: Plane | DensePlane, scales: NDArray[np.uint8]) -> None:
-        place = Place(layer_of(plane.name), plane.fmt)
-        self.counts[place] += np.bincount(scales.reshape(-1), minlength=_VALUES)
+        group = LayerFormat(layer_of(plane.name), plane.fmt)
+        self.counts[group] += np.bincount(scales.reshape(-1), minlength=_VALUES)
         self._on_bytes(scales.size)
 
     def _skip(self, file: str, name: str, error: CheckpointError) -> None:

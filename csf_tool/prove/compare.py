@@ -148,25 +148,25 @@ def adjacent(tensors: Iterable[DenseTensor], theirs: Mapping[str, DenseTensor]) 
     nbytes, end = 0, None
     for tensor in tensors:
         size = tensor.nbytes
-        place = _place(tensor, size, theirs)
-        if group and not (place and place.begin == end and nbytes + size <= CHUNK_BYTES):
+        extent = _extent(tensor, size, theirs)
+        if group and not (extent and extent.begin == end and nbytes + size <= CHUNK_BYTES):
             yield group
             group, nbytes = [], 0
         group.append(tensor)
         nbytes += size
-        end = place.end if place else None
+        end = extent.end if extent else None
     if group:
         yield group
 
 
-class _Place(NamedTuple):
+class _Extent(NamedTuple):
     """Where a stored tensor begins and ends, and the reference's as well."""
 
     begin: tuple[Shard, int, Shard, int]
     end: tuple[Shard, int, Shard, int]
 
 
-def _place(ours: DenseTensor, nbytes: int, reference: Mapping[str, DenseTensor]) -> _Place | None:
+def _extent(ours: DenseTensor, nbytes: int, reference: Mapping[str, DenseTensor]) -> _Extent | None:
     """None for a tensor that must be looked at by itself."""
     theirs = reference.get(ours.name) if reference else ours
     if theirs is None or not isinstance(ours.source, Located) or not isinstance(theirs.source, Located):
@@ -174,4 +174,4 @@ def _place(ours: DenseTensor, nbytes: int, reference: Mapping[str, DenseTensor])
     if theirs is not ours and (ours.dtype, ours.shape, nbytes) != (theirs.dtype, theirs.shape, theirs.nbytes):
         return None
     (shard, mine), (other_shard, other) = ours.source, theirs.source
-    return _Place((shard, mine.begin, other_shard, other.begin), (shard, mine.end, other_shard, other.end))
+    return _Extent((shard, mine.begin, other_shard, other.begin), (shard, mine.end, other_shard, other.end))

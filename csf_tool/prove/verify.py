@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from csf_tool.checkpoint.background import can_be_copied
+from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.logical import DenseShard, dense_tensors, original_shard, own_shards, require_new
 from csf_tool.checkpoint.model import Checkpoint, Plane, Shard
@@ -18,14 +18,14 @@ from csf_tool.coders.decoder import Decoder, NumpyDecoder
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.progress import Progress
+from csf_tool.progress import Progress, SharedProgress
 from csf_tool.prove.compare import mismatch
 from csf_tool.prove.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
 from csf_tool.prove.side_check import MODEL_SUFFIXES, check_side_files, compare_formats, compare_side_files
 from csf_tool.prove.stored_check import check_stored
 from csf_tool.prove.verdict import Verified
-from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs
-from csf_tool.running.processes import Work, run_in_copies
+from csf_tool.running.forked import Work, may_fork, run_forked
+from csf_tool.running.jobs import default_jobs, local_executor, run_jobs
 from csf_tool.text import count
 
 
@@ -83,7 +83,8 @@ class _Verification:
         self._checkpoint = checkpoint
         self._against = against
         self._decoder = decoder
-        self._progress = SharedProgress(progress, checkpoint, against)
+        self._progress = SharedProgress(progress)
+        self._cancel = CancelToken(*(side.stop_fetching for side in (checkpoint, against) if side))
         self._options = options
         self._shards = _chosen(checkpoint, options.only)
         self._names = {shard.name for shard in self._shards}
@@ -211,15 +212,16 @@ class _Verification:
         for i in range(len(shards)):
             self._add(found[i])
 
-    def _run_jobs(self, tasks: int, work: Work[int, ShardFindings], done: Callable[[int, ShardFindings], None]) -> None:
-        """Run `work` on the numbers of all tasks: in copies of this process where they can do it, in threads if not."""
-        jobs, advance = min(self._options.jobs, tasks), self._progress.advance
+    def _run_jobs(self, tasks: int, work: Work[ShardFindings], done: Callable[[int, ShardFindings], None]) -> None:
+        """Run `work` on the numbers of all tasks: in forked workers where they can do it, in threads if not."""
+        jobs = min(self._options.jobs, tasks)
         is_here = not any(side.is_remote for side in (self._checkpoint, self._against) if side)
-        if jobs > 1 and is_here and isinstance(self._decoder, NumpyDecoder) and can_be_copied():
-            run_in_copies(range(tasks), work, done, jobs, advance)
+        if jobs > 1 and is_here and isinstance(self._decoder, NumpyDecoder) and may_fork():
+            run_forked(tasks, work, done, jobs, self._progress.advance)
             return
+        on_bytes = self._cancel.checked(self._progress.advance)
         with local_executor(jobs or 1) as pool:
-            run_jobs(range(tasks), lambda task: work(task, advance), done, pool, self._progress.stop)
+            run_jobs(range(tasks), lambda task: work(task, on_bytes), done, pool, self._cancel)
 
     def _add(self, findings: ShardFindings) -> None:
         for mine, theirs in zip(self.result.checks, findings.checks, strict=True):

@@ -31,7 +31,7 @@ def progress_bar() -> Iterator[Progress]:
         rich_progress.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
-        auto_refresh=False,  # by a thread: a process that has two cannot be copied
+        auto_refresh=False,  # that takes a thread, and a process that has two must not fork
     )
     with bar:
         yield _Bar(bar)

@@ -1,1 +1,1 @@
-"""Work on shards side by side: in threads, in copies of the process, or on a cluster."""
+"""Running jobs together: in threads, in forked workers, or on a cluster."""

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.codes import Code
 from csf_tool.errors import UsageError
-from csf_tool.running.jobs import SharedProgress, local_executor, run_jobs
+from csf_tool.progress import Progress
+from csf_tool.running.jobs import local_executor, run_jobs
 from csf_tool.write.journal import Journal, Record
 from csf_tool.write.output import OutputShard
 
@@ -17,8 +19,9 @@ def adopt(
     files: Sequence[File],
     journal: Journal,
     right_record: Callable[[OutputShard], Record | None],
-    progress: SharedProgress,
+    progress: Progress,
     jobs: int,
+    cancel: CancelToken,
 ) -> list[str]:
     """Record in `journal` those of `files` that are in its destination and right; their names.
 
@@ -49,7 +52,7 @@ def adopt(
         return Record(file.size) if file.is_equal_to(path) else None
 
     with local_executor(jobs) as pool:
-        run_jobs(there, compare, done, pool, progress.stop)
+        run_jobs(there, compare, done, pool, cancel)
     if wrong:
         more = f", nor do {len(wrong) - 1} more files" if len(wrong) > 1 else ""
         problem = f"does not belong there{more}: remove what is wrong, and run again"

@@ -13,11 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.config import CONFIG_FILES, covering_recipe, mark_encoding, model_type, recipes
 from csf_tool.checkpoint.container import METADATA, ShardRow, receipt_name
 from csf_tool.checkpoint.index import INDEX_NAME, index_document
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Shard
 from csf_tool.checkpoint.names import expert_group_of, module_of
+from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
@@ -27,8 +29,8 @@ from csf_tool.coders.encoder import Encoder, read_scales
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.errors import UsageError
-from csf_tool.progress import OnBytes, Progress
-from csf_tool.running.jobs import SharedProgress, local_executor, run_jobs, should_drop_cache
+from csf_tool.progress import OnBytes, Progress, SharedProgress
+from csf_tool.running.jobs import local_executor, run_jobs
 from csf_tool.write.container import DOCUMENTS, RECORD_BYTES, container_documents
 from csf_tool.write.destination import Destination
 from csf_tool.write.encoding import EncodingRenderer, encoded_shard, require_lossless
@@ -234,7 +236,7 @@ def _count_exceptions(
     planes: list[DensePlane],
 ) -> dict[str, int]:
     """Encode planes, shard by shard, to count the exceptions of each; streams that this run will write are kept."""
-    shared = SharedProgress(progress, checkpoint)
+    shared, cancel = SharedProgress(progress), CancelToken(checkpoint.stop_fetching)
     shared.start("measure", sum(plane.dense_bytes for plane in planes))
     mine = {shard.name for i, shard in enumerate(checkpoint.shards) if how.share.takes(i)}
     by_shard: dict[str, list[DensePlane]] = {}
@@ -250,10 +252,10 @@ def _count_exceptions(
             shared.advance(sum(plane.dense_bytes for plane in task.planes))
 
     if how.executor:
-        run_jobs(tasks, _measure, done, how.executor, shared.stop)
+        run_jobs(tasks, _measure, done, how.executor, cancel)
     else:
         with local_executor(how.jobs) as pool:
-            run_jobs(tasks, partial(_measure, on_bytes=shared.advance), done, pool, shared.stop)
+            run_jobs(tasks, partial(_measure, on_bytes=cancel.checked(shared.advance)), done, pool, cancel)
     return counts
 
 

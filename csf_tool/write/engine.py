@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.container import MANIFEST, VERIFICATION
 from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.problems import errors, first_of
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
@@ -24,8 +26,8 @@ from csf_tool.disk.hashing import Hashing, sha256_of
 from csf_tool.disk.json_files import parse_json, render_json
 from csf_tool.disk.reader import RandomReader
 from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.progress import OnBytes, Progress
-from csf_tool.running.jobs import SharedProgress, default_jobs, local_executor, run_jobs, should_drop_cache
+from csf_tool.progress import OnBytes, Progress, SharedProgress
+from csf_tool.running.jobs import default_jobs, local_executor, run_jobs
 from csf_tool.write.adopt import adopt
 from csf_tool.write.consume import Consumer, require_consumable
 from csf_tool.write.copy import dropping_cache, pieces, write_parts, write_side_file
@@ -241,7 +243,8 @@ class _Run:
     ) -> None:
         self._output = output
         self._journal = journal
-        self._progress = SharedProgress(progress, checkpoint)
+        self._progress = SharedProgress(progress)
+        self._cancel = CancelToken(checkpoint.stop_fetching)
         self._options = options
         self._drop_cache = should_drop_cache(checkpoint, options.drop_cache)
         self.written = Written(source=checkpoint.label, destination=str(journal.path_of("")))
@@ -314,7 +317,7 @@ class _Run:
             return record
 
     def _adopt(self, files: Sequence[OutputShard | SideFile]) -> list[str]:
-        return adopt(files, self._journal, self._right_record, self._progress, self._options.jobs)
+        return adopt(files, self._journal, self._right_record, self._progress, self._options.jobs, self._cancel)
 
     def _note(self, shard: OutputShard) -> None:
         """A shard is complete under its name."""
@@ -339,10 +342,10 @@ class _Run:
         executor = self._options.executor
         if executor is None:
             with local_executor(self._options.jobs) as pool:
-                work = partial(write_shard, on_bytes=self._progress.advance)
-                run_jobs(jobs, work, self._shard_done, pool, self._progress.stop)
+                work = partial(write_shard, on_bytes=self._cancel.checked(self._progress.advance))
+                run_jobs(jobs, work, self._shard_done, pool, self._cancel)
         else:
-            run_jobs(jobs, write_shard, self._shard_done, executor, self._progress.stop)
+            run_jobs(jobs, write_shard, self._shard_done, executor, self._cancel)
         order = {shard.name: i for i, shard in enumerate(self._output.shards)}
         for names in (self.written.shards, self.written.proved_shards, self.written.linked):
             names.sort(key=order.__getitem__)

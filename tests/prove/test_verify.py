@@ -20,7 +20,7 @@ from csf_tool.errors import CheckpointError
 from csf_tool.progress import Silent
 from csf_tool.prove.verdict import Verified
 from csf_tool.prove.verify import VerifyOptions, verify
-from csf_tool.running import processes
+from csf_tool.running import forked
 
 Sample = Callable[[str], Path]
 Copied = Callable[..., Path]
@@ -414,10 +414,10 @@ def test_tensors_alone_may_be_held_against_a_reference_of_another_config(copied:
     assert "beside" not in found.reference.note
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux alone")
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux alone")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # a library's threads, which no shard touches
 @pytest.mark.parametrize("reference", [True, False])
-def test_copies_of_the_process_find_what_threads_find(
+def test_forked_workers_find_what_threads_find(
     copied: Copied, sample: Sample, monkeypatch: pytest.MonkeyPatch, reference: bool
 ) -> None:
     folder = copied("nvfp4-csf-hf")
@@ -426,19 +426,19 @@ def test_copies_of_the_process_find_what_threads_find(
     against = sample("nvfp4-dense") if reference else None
     used: list[int] = []
 
-    def found(can_be_copied: bool) -> Verified:
-        monkeypatch.setattr("csf_tool.prove.verify.can_be_copied", lambda: can_be_copied)
+    def found(may_fork: bool) -> Verified:
+        monkeypatch.setattr("csf_tool.prove.verify.may_fork", lambda: may_fork)
         options = VerifyOptions(jobs=2, save_hashes="sums")
         reference = open_checkpoint(against) if against else None
         return verify(open_checkpoint(folder), reference, NumpyDecoder(), Silent(), options)
 
-    def run_in_copies(*args: Any) -> None:
+    def run_forked(*args: Any) -> None:
         used.append(1)
-        processes.run_in_copies(*args)
+        forked.run_forked(*args)
 
-    monkeypatch.setattr("csf_tool.prove.verify.run_in_copies", run_in_copies)
-    by_copies = found(True)
+    monkeypatch.setattr("csf_tool.prove.verify.run_forked", run_forked)
+    by_workers = found(True)
     assert used == [1]
-    assert by_copies == found(False)
+    assert by_workers == found(False)
     assert used == [1]
-    assert bool(by_copies.reference.failures) == reference
+    assert bool(by_workers.reference.failures) == reference

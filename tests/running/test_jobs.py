@@ -1,11 +1,13 @@
-"""Jobs in flight together: an interrupt while they are being handed out."""
+"""Jobs that run together: an interrupt while they are being handed out, and how one that fails ends the others."""
 
 import signal
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from csf_tool.cancel import CancelToken, Stopped
 from csf_tool.running.jobs import run_jobs
 
 
@@ -24,11 +26,35 @@ class Interrupting(ThreadPoolExecutor):
 def test_an_interrupt_waits_until_all_jobs_are_handed_out() -> None:
     """Raised inside the executor it could leave its lock taken, and its threads running for ever."""
     before = signal.getsignal(signal.SIGINT)
-    stopped: list[bool] = []
+    cancelled: list[bool] = []
+    cancel = CancelToken(lambda: cancelled.append(True))
     done: list[int] = []
     with Interrupting(2) as pool:
         with pytest.raises(KeyboardInterrupt):
-            run_jobs(range(5), lambda n: n, lambda _, n: done.append(n), pool, lambda: stopped.append(True))
+            run_jobs(range(5), lambda n: n, lambda _, n: done.append(n), pool, cancel)
         assert pool.handed_out == 5
-    assert (stopped, done) == ([True], [])
+    assert (cancelled, done) == ([True], [])
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_job_that_fails_ends_the_others_at_their_next_report() -> None:
+    """And those that wait, at once."""
+    cancel = CancelToken()
+    on_bytes = cancel.checked(lambda _: None)
+    under_way = threading.Barrier(3)
+    ended: list[str] = []
+
+    def work(task: str) -> None:
+        under_way.wait()
+        try:
+            while task == "reports":
+                on_bytes(1)
+            if task == "waits":
+                cancel.wait(60)
+        except Stopped:
+            ended.append(task)
+        raise ZeroDivisionError
+
+    with ThreadPoolExecutor(3) as pool, pytest.raises(ZeroDivisionError):
+        run_jobs(["fails", "reports", "waits"], work, lambda *_: None, pool, cancel)
+    assert sorted(ended) == ["reports", "waits"]

@@ -1,9 +1,10 @@
-"""Work in copies of the process: what comes back, what is told, and what is left when something fails."""
+"""Jobs in forked workers: what comes back, what is reported, and what is left when something fails."""
 
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,9 @@ from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError, EnvironmentFault
 
 if sys.platform != "linux":
-    pytest.skip("processes are copied on Linux alone", allow_module_level=True)
+    pytest.skip("workers are forked on Linux alone", allow_module_level=True)
 
-from csf_tool.running.processes import run_in_copies
+from csf_tool.running.forked import may_fork, run_forked
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # a library's threads; no work uses them
 
@@ -26,10 +27,10 @@ ROOT = Path(__file__).parent.parent.parent
 OnBytes = Callable[[int], None]
 
 
-def run(tasks: int, work: Callable[[int, OnBytes], Any], copies: int = 2) -> tuple[dict[int, Any], int]:
+def run(tasks: int, work: Callable[[int, OnBytes], Any], workers: int = 2) -> tuple[dict[int, Any], int]:
     found: dict[int, Any] = {}
     told: list[int] = []
-    run_in_copies(range(tasks), work, found.__setitem__, copies, told.append)
+    run_forked(tasks, work, found.__setitem__, workers, told.append)
     return found, sum(told)
 
 
@@ -38,10 +39,17 @@ def children() -> list[int]:
     return [int(child) for child in task.read_text().split()]
 
 
-def test_each_task_in_a_process_of_its_own() -> None:
+def test_tasks_are_done_in_other_processes() -> None:
     found, _ = run(5, lambda task, _: (task, os.getpid()))
     assert {task: value for task, (value, _) in found.items()} == {i: i for i in range(5)}
-    assert len({pid for _, pid in found.values()} | {os.getpid()}) == 6
+    assert os.getpid() not in {pid for _, pid in found.values()}
+
+
+def test_nothing_of_a_run_is_left() -> None:
+    before = children(), threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(2):
+        run(3, lambda task, _: task)
+    assert (children(), threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))) == before
 
 
 def test_at_most_so_many_at_a_time(tmp_path: Path) -> None:
@@ -52,7 +60,7 @@ def test_at_most_so_many_at_a_time(tmp_path: Path) -> None:
         (tmp_path / str(task)).unlink()
         return here
 
-    found, _ = run(6, work, copies=2)
+    found, _ = run(6, work, workers=2)
     assert max(found.values()) <= 2
 
 
@@ -67,7 +75,7 @@ def test_every_byte_is_told_of() -> None:
 @pytest.mark.parametrize(
     "error", [CheckpointError("broken", Code.TRUNCATED, "x"), EnvironmentFault("cannot be read"), KeyboardInterrupt()]
 )
-def test_an_error_ends_the_other_copies(tmp_path: Path, error: BaseException) -> None:
+def test_an_error_ends_the_other_workers(tmp_path: Path, error: BaseException) -> None:
     before = children()
 
     def work(task: int, _: OnBytes) -> None:
@@ -82,64 +90,86 @@ def test_an_error_ends_the_other_copies(tmp_path: Path, error: BaseException) ->
     assert not (tmp_path / "woke").exists()  # nobody waited for the sleepers
 
 
-def test_a_copy_that_is_killed_is_an_error_that_says_so() -> None:
+def test_a_worker_that_is_killed_is_an_error_that_says_so() -> None:
     with pytest.raises(EnvironmentFault, match=r"exit code -9.*--jobs 1"):
         run(2, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+
+
+@pytest.mark.parametrize("size", [100, 10_000_000])
+def test_results_of_any_size_come_back(size: int) -> None:
+    assert run(3, lambda task, _: bytes([task]) * size)[0] == {task: bytes([task]) * size for task in range(3)}
+
+
+def test_a_second_thread_forbids_workers() -> None:
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait)
+    other.start()
+    try:
+        assert not may_fork()
+    finally:
+        ended.set()
+        other.join()
 
 
 _INTERRUPTED = """
 import os, signal, sys, time
 from multiprocessing.context import ForkProcess
-from csf_tool.running.processes import run_in_copies
-from tests.running.test_processes import children
+from csf_tool.running.forked import may_fork, run_forked
+from tests.running.test_forked import children
 
 def work(task, on_bytes):
     os.kill(os.getppid(), signal.SIGINT)
     os.kill(os.getpid(), signal.SIGINT)  # as the terminal does: to this one, too
     time.sleep(60)
 
+def start_until_interrupted(process):
+    start(process)
+    os.kill(os.getpid(), signal.SIGINT)
+
 start = ForkProcess.start
-
-def start_until_interrupted(copy):
-    start(copy)
-    while signal.SIGINT not in signal.sigpending():
-        time.sleep(0.01)
-
 if sys.argv[1] == "while it starts":
     ForkProcess.start = start_until_interrupted
+os.sched_getaffinity = lambda _: {0, 1}
+assert may_fork()
+begun = time.monotonic()
 try:
-    run_in_copies(range(1), work, print, 1, lambda _: None)
+    run_forked(1, work, print, 1, lambda _: None)
 except KeyboardInterrupt:
-    print("interrupted", children())
+    print("interrupted", children(), time.monotonic() - begun < 30)
 """
 
 
 @pytest.mark.parametrize("moment", ["while it starts", "at any moment"])
-def test_an_interrupt_of_all_processes_is_heard_once_and_leaves_no_copy(moment: str) -> None:
-    """In a process of one thread, as those are that may be copied: another's would take the signal."""
+def test_an_interrupt_of_all_processes_is_heard_once_and_leaves_no_worker(moment: str) -> None:
+    """In a process of one thread, as those are that may fork: another's would take the signal."""
     command = [sys.executable, "-c", _INTERRUPTED, moment]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert (done.stdout, done.stderr) == ("interrupted []\n", "")
+    assert (done.stdout, done.stderr) == ("interrupted [] True\n", "")
 
 
 _ORPHANED = """
 import os, sys, time
-from csf_tool.running.processes import run_in_copies
+from csf_tool.running.forked import run_forked
 
 def work(task, on_bytes):
     os.write(1, b"%d\\n" % os.getpid())
-    while True:
+    while sys.argv[1] == "busy":
         on_bytes(16 << 20)
         time.sleep(0.01)
+    while sys.argv[1] == "silent" or task == 0:
+        time.sleep(0.01)
 
-run_in_copies(range(2), work, print, 2, lambda _: None)
+run_forked(2, work, print, 2, lambda _: None)
 """
 
 
-def test_copies_end_when_nobody_listens_any_more() -> None:
-    process = subprocess.Popen([sys.executable, "-c", _ORPHANED], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.mark.parametrize("they_are", ["busy", "silent", "idle"])
+def test_workers_end_with_their_parent(they_are: str) -> None:
+    """Also when it is killed, and whether or not they report."""
+    command = [sys.executable, "-c", _ORPHANED, they_are]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout
     assert all(int(process.stdout.readline()) for _ in range(2))
     process.kill()
-    _, said = process.communicate(timeout=60)  # ends only when both copies have: they hold its output open
+    _, said = process.communicate(timeout=60)  # ends only when both workers have: they hold its output open
     assert said == b""

@@ -1,0 +1,128 @@
+"""Running jobs in forked workers: threads that read small pieces wait for one another's interpreter lock.
+
+Workers only read, and the task, the result and the progress are all that passes between them and this process. So
+they can be killed at any moment.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, TypeVar
+
+from csf_tool.cancel import CancelToken
+from csf_tool.errors import EnvironmentFault
+from csf_tool.progress import OnBytes
+from csf_tool.running.jobs import interrupts_deferred, run_jobs
+
+R = TypeVar("R")
+
+Work = Callable[[int, OnBytes], R]
+"""Does the task of a number, and reports bytes as they are done."""
+
+_REPORT_BYTES = 16 << 20
+"""How much a worker does between two reports: each wakes the process that waits."""
+
+_THREADS = Path("/proc/self/task")
+"""Where Linux lists this process's threads, those of libraries included."""
+
+_SEMAPHORES = Path("/dev/shm")
+"""Where Linux keeps what a process pool synchronises by."""
+
+_work: Work[Any]
+_sending: "Connection[Any, Any]"
+"""What a worker does, and where it reports to: set in workers alone."""
+
+
+def may_fork() -> bool:
+    """Whether forked workers can help, and are safe: a lock of another thread would stay locked in them for ever."""
+    try:
+        cores, threads = len(os.sched_getaffinity(0)), len(list(_THREADS.iterdir()))
+    except (AttributeError, OSError):  # not Linux
+        return False
+    return cores > 1 and threads == 1 and os.access(_SEMAPHORES, os.W_OK)
+
+
+def run_forked(tasks: int, work: Work[R], done: Callable[[int, R], None], workers: int, on_bytes: OnBytes) -> None:
+    """Run `work` on the numbers of all tasks, `workers` at a time, in forked workers; else as `run_jobs` does.
+
+    `on_bytes` is called in another thread. Only a process that `may_fork` can call this.
+
+    Raises:
+        EnvironmentFault: a worker was killed from outside.
+    """
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    listener = threading.Thread(target=_listen, args=(receiving, on_bytes), name="csf-tool-progress")
+    fork = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(workers, fork, _begin_worker, (work, sending, receiving))
+    others = set(multiprocessing.active_children())
+    forked: list[BaseProcess] = []
+
+    def end_workers() -> None:
+        for worker in forked:
+            worker.terminate()
+        pool.shutdown()  # only now: a pool of Python 3.11 breaks when a task of workers that died is cancelled
+
+    try:
+        with interrupts_deferred():
+            pool.submit(int)  # the first task starts all workers, while this process has no other thread
+            forked += set(multiprocessing.active_children()) - others
+            listener.start()
+        run_jobs(range(tasks), _run, done, pool, CancelToken(end_workers))
+    except BrokenProcessPool as error:
+        codes = [worker.exitcode for worker in forked if worker.exitcode not in (0, -signal.SIGTERM)]
+        raise EnvironmentFault(
+            f"a process that went through a shard was ended from outside (exit code {(codes or [-signal.SIGTERM])[0]}; "
+            "memory may have been short): run the same command again, with --jobs 1 if it happens again"
+        ) from error
+    finally:
+        pool.shutdown()
+        sending.close()
+        listener.join()
+
+
+def _listen(receiving: "Connection[Any, Any]", on_bytes: OnBytes) -> None:
+    """Pass on what workers report, until none of them, nor this process, can report any more."""
+    with receiving, suppress(EOFError):
+        while True:
+            on_bytes(receiving.recv())
+
+
+def _begin_worker(work: Work[Any], sending: "Connection[Any, Any]", receiving: "Connection[Any, Any]") -> None:
+    """Prepare a forked worker: Ctrl-C is left to its parent, SIGTERM ends it, and so does the end of its parent."""
+    global _work, _sending
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    receiving.close()
+    _work, _sending = work, sending
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent:
+        parent.join()
+    os._exit(1)
+
+
+def _run(task: int) -> Any:
+    """Do a task, in a worker. Reports are small enough for the system to write each at once, so none needs a lock."""
+    unreported = 0
+
+    def on_bytes(nbytes: int) -> None:
+        nonlocal unreported
+        unreported += nbytes
+        if unreported >= _REPORT_BYTES:
+            _sending.send(unreported)
+            unreported = 0
+
+    result = _work(task, on_bytes)
+    _sending.send(unreported)
+    return result
