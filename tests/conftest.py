@@ -39,7 +39,7 @@ def copied(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A Hub on the loopback that has the samples as `org/...`, with an empty cache, and nobody logged in."""
-    from csf_tool.hub.errors import Patience
+    from csf_tool.hub.errors import RetryPolicy
 
     with running_hub() as hub:
         for folder in SAMPLES.iterdir():
@@ -50,5 +50,5 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(f"{constants}.HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(f"{constants}.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
         monkeypatch.setattr(f"{constants}.HF_TOKEN_PATH", str(tmp_path / "no-token"))
-        monkeypatch.setattr("csf_tool.hub.repo.PATIENCE", Patience((0.001, 0.001, 0.001), longest=2))
+        monkeypatch.setattr("csf_tool.hub.repo.RETRY_POLICY", RetryPolicy((0.001, 0.001, 0.001), longest_wait=2))
         yield hub

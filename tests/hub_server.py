@@ -210,7 +210,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         commit = repository.refs[revision]
         if what != "tree":
-            document: object = {"_id": "0", "id": name, "modelId": name, "sha": commit, "siblings": [], "tags": []}
+            siblings = [_sibling(repository, file) for file in repository.files()] if "blobs" in query else []
+            document: object = {"_id": "0", "id": name, "modelId": name, "sha": commit, "siblings": siblings}
             self._answer(200, json.dumps(document).encode(), {}, fault)
             return
         entries = [_entry(repository, file) for file in repository.files()]
@@ -278,6 +279,12 @@ def _entry(repository: Repository, file: str) -> dict[str, Any]:
         lfs = {"oid": repository.sha256(file), "size": size, "pointerSize": 134}
         return {"type": "file", "oid": "0" * 40, "size": size, "path": file, "lfs": lfs}
     return {"type": "file", "oid": _git_sha1(repository, file), "size": size, "path": file}
+
+
+def _sibling(repository: Repository, file: str) -> dict[str, Any]:
+    entry = _entry(repository, file)
+    lfs = {"lfs": {**entry["lfs"], "sha256": entry["lfs"]["oid"]}} if "lfs" in entry else {}
+    return {"rfilename": entry["path"], "blobId": entry["oid"], "size": entry["size"], **lfs}
 
 
 def _folders(entries: list[dict[str, Any]]) -> list[str]:

@@ -1,7 +1,6 @@
-"""What the Hub's refusals mean, each as one line with its remedy; and trying again what may pass."""
+"""What errors of the Hub mean, each as one line with its remedy; and retries of those that may pass."""
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -26,25 +25,25 @@ T = TypeVar("T")
 NetworkError: type[Exception] = HfHubHTTPError.__mro__[1]
 """The base of all errors of the HTTP client: httpx's in huggingface_hub 1, httpx2's in huggingface_hub 2."""
 
-_PASSING = {408, 429, 500, 502, 503, 504}
-"""Answers that may be others in a while."""
+_RETRIED = {408, 429, 500, 502, 503, 504}
+"""HTTP statuses that may pass."""
 
 
-class BrokenAnswer(Exception):
-    """Raised when an answer is not as long as it must be: the next may be whole."""
+class WrongLength(Exception):
+    """Raised when a body is not as long as it must be: the next may be."""
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How often to try again, after how many seconds each, and the longest wait that a server may ask for."""
+class RetryPolicy:
+    """Seconds before each retry, and the longest wait that a server may ask for."""
 
     waits: tuple[float, ...] = (0.5, 1, 2, 4, 8)
-    longest: float = 60
+    longest_wait: float = 60
 
 
 @dataclass(frozen=True)
-class Place:
-    """What was asked for, as messages name it: a repository, or a file of one."""
+class HubRef:
+    """A revision of a repository, or a file of it, as messages name them."""
 
     repo_id: str
     revision: str
@@ -55,10 +54,11 @@ class Place:
         return f"{self.repo_id}@{self.revision}" + (f": {self.file}" if self.file else "")
 
 
-def persistently(
-    action: Callable[[], T], place: Place, patience: Patience, sleep: Callable[[float], None] = time.sleep
-) -> T:
-    """What `action` gives, tried again while the fault is one that may pass.
+def with_retries(action: Callable[[], T], ref: HubRef, policy: RetryPolicy, sleep: Callable[[float], None]) -> T:
+    """The result of `action`, which is retried while it fails in a way that may pass.
+
+    Not huggingface_hub's `http_backoff`, for its waits cannot be stopped, and as long as the server likes, and what
+    breaks off in the body is not retried. (In 1.0 it retries 503 alone, and knows no Retry-After.)
 
     Raises:
         UsageError: there is no such repository, or no such revision of it.
@@ -70,27 +70,27 @@ def persistently(
         tries += 1
         try:
             return action()
-        except (NetworkError, OSError, HFValidationError, BrokenAnswer) as error:
+        except (NetworkError, OSError, HFValidationError, WrongLength) as error:
             if isinstance(error, LocalEntryNotFoundError):  # huggingface_hub's own download, which has tried again
-                raise explained(error.__cause__ or error, place, tries) from error
-            pause = _pause(error, patience, tries)
-            if pause is None:
-                raise explained(error, place, tries) from error
-        sleep(pause)
+                raise error_for(error.__cause__ or error, ref, tries) from error
+            wait = _wait(error, policy, tries)
+            if wait is None:
+                raise error_for(error, ref, tries) from error
+        sleep(wait)
 
 
-def _pause(error: Exception, patience: Patience, tries: int) -> float | None:
+def _wait(error: Exception, policy: RetryPolicy, tries: int) -> float | None:
     """Seconds until the next try; None where it would not help, or would take too long."""
-    if tries > len(patience.waits) or isinstance(error, OfflineModeIsEnabled):
+    if tries > len(policy.waits) or isinstance(error, OfflineModeIsEnabled):
         return None
-    wait = patience.waits[tries - 1]
+    wait = policy.waits[tries - 1]
     if isinstance(error, HfHubHTTPError):
-        if error.response.status_code not in _PASSING:
+        if error.response.status_code not in _RETRIED:
             return None
         wait = max(wait, asked_wait(error) or 0)
-    elif not isinstance(error, NetworkError | BrokenAnswer):
+    elif not isinstance(error, NetworkError | WrongLength):
         return None
-    return wait if wait <= patience.longest else None
+    return wait if wait <= policy.longest_wait else None
 
 
 def asked_wait(error: HfHubHTTPError) -> int | None:
@@ -102,65 +102,65 @@ def asked_wait(error: HfHubHTTPError) -> int | None:
     return int(left[1]) if left else None
 
 
-def explained(error: BaseException, place: Place, tries: int) -> CsfToolError:
+def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
     """The error to raise for what huggingface_hub raised: what is wrong, and what to do."""
     if isinstance(error, OfflineModeIsEnabled):
         return EnvironmentFault(
-            f"{place}: is not in the cache, or not all of it, and offline mode keeps the network out: "
-            f"unset HF_HUB_OFFLINE, or fetch it first with `hf download {place.repo_id}`"
+            f"{ref}: is not in the cache, or not all of it, and offline mode keeps the network out: "
+            f"unset HF_HUB_OFFLINE, or fetch it first with `hf download {ref.repo_id}`"
         )
     if isinstance(error, HFValidationError):
-        return UsageError(f"{place}: cannot be the name of a repository or revision: {_first_line(error)}")
+        return UsageError(f"{ref}: cannot be the name of a repository or revision: {_first_line(error)}")
     if isinstance(error, HfHubHTTPError):
-        return _refused(error, place, tries)
-    if isinstance(error, NetworkError | BrokenAnswer):
+        return _refused(error, ref, tries)
+    if isinstance(error, NetworkError | WrongLength):
         return EnvironmentFault(
-            f"{place}: no whole answer in {count(tries, 'try')}, the last time: {_first_line(error)}: "
-            f"check the network, the proxy and HF_ENDPOINT (now {place.endpoint})"
+            f"{ref}: no whole answer in {count(tries, 'try')}, the last time: {_first_line(error)}: "
+            f"check the network, the proxy and HF_ENDPOINT (now {ref.endpoint})"
         )
     said = error.strerror if isinstance(error, OSError) else None
-    return EnvironmentFault(f"{place}: cannot be fetched: {said or _first_line(error)}")
+    return EnvironmentFault(f"{ref}: cannot be fetched: {said or _first_line(error)}")
 
 
-def _refused(error: HfHubHTTPError, place: Place, tries: int) -> CsfToolError:
+def _refused(error: HfHubHTTPError, ref: HubRef, tries: int) -> CsfToolError:
     status = error.response.status_code
     reason = (error.server_message or "no reason given").splitlines()[0]
-    page = f"{place.endpoint}/{place.repo_id}"
+    page = f"{ref.endpoint}/{ref.repo_id}"
     if isinstance(error, GatedRepoError):
         return EnvironmentFault(
-            f"{place}: is gated: accept its conditions at {page}, then log in (`hf auth login`, or HF_TOKEN)"
+            f"{ref}: is gated: accept its conditions at {page}, then log in (`hf auth login`, or HF_TOKEN)"
         )
     if isinstance(error, RevisionNotFoundError):
-        return UsageError(f"{place}: the repository has no such branch, tag or commit: {page}/tree/main lists them")
+        return UsageError(f"{ref}: the repository has no such branch, tag or commit: {page}/tree/main lists them")
     if isinstance(error, EntryNotFoundError):
         problem = "the Hub lists the file and answers that it is not there"
-        return CheckpointError(problem, Code.HUB_LACKS_FILE, str(place))
+        return CheckpointError(problem, Code.HUB_LACKS_FILE, str(ref))
     if status == 401:
         return EnvironmentFault(
-            f"{place}: the Hub wants to know who asks (401): the repository is private, the token is not valid, or "
+            f"{ref}: the Hub wants to know who asks (401): the repository is private, the token is not valid, or "
             "the name is wrong: check it, and log in (`hf auth login`, or HF_TOKEN)"
         )
     if isinstance(error, RepositoryNotFoundError):
         return UsageError(
-            f"{place}: no such repository on {place.endpoint}, or a private one that this login may not see: "
+            f"{ref}: no such repository on {ref.endpoint}, or a private one that this login may not see: "
             "check the name, or log in (`hf auth login`, or HF_TOKEN)"
         )
     if status == 403:
         return EnvironmentFault(
-            f"{place}: access is refused (403: {reason}): ask at {page} for it, or use a token that has it"
+            f"{ref}: access is refused (403: {reason}): ask at {page} for it, or use a token that has it"
         )
     if status == 429:
         wait = asked_wait(error)
         when = f"in {wait} seconds" if wait is not None else "later"
         return EnvironmentFault(
-            f"{place}: too many requests (429) in {count(tries, 'try')}: run it again {when}; "
+            f"{ref}: too many requests (429) in {count(tries, 'try')}: run it again {when}; "
             "logged-in users have a higher limit"
         )
     if status >= 500:
         return EnvironmentFault(
-            f"{place}: the server failed {count(tries, 'time')}, the last time with {status}: run it again later"
+            f"{ref}: the server failed {count(tries, 'time')}, the last time with {status}: run it again later"
         )
-    return EnvironmentFault(f"{place}: the server answers {status}: {reason}")
+    return EnvironmentFault(f"{ref}: the server answers {status}: {reason}")
 
 
 def _first_line(error: BaseException) -> str:

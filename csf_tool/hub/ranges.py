@@ -1,4 +1,4 @@
-"""Byte ranges of files on the Hub: fetched in parallel and ahead, and never taken for what they are not.
+"""Byte ranges of files on the Hub: fetched in parallel and ahead, and checked to be what was asked for.
 
 Every range is one GET that names its bytes, of one commit. A file's address is asked for once: the Hub answers
 with a redirect to where the bytes lie, which is used until it is refused, so that reading a file in a thousand
@@ -18,11 +18,12 @@ from urllib.parse import urljoin, urlsplit
 from huggingface_hub import constants, hf_hub_url
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
+from csf_tool.cancel import CancelToken
 from csf_tool.codes import Code
 from csf_tool.disk.headers import LENGTH_BYTES, MAX_HEADER_BYTES
 from csf_tool.disk.reader import Reader
 from csf_tool.errors import CheckpointError, EnvironmentFault
-from csf_tool.hub.errors import BrokenAnswer, Patience, Place, persistently
+from csf_tool.hub.errors import HubRef, RetryPolicy, WrongLength, with_retries
 from csf_tool.version import __version__
 
 CONNECTIONS = 16
@@ -66,19 +67,16 @@ class HubFile:
 class Ranges:
     """Fetches ranges of the files of one commit."""
 
-    def __init__(self, place: Place, patience: Patience) -> None:
-        self._place = place
-        self._patience = patience
+    def __init__(self, ref: HubRef, policy: RetryPolicy) -> None:
+        self._ref = ref
+        self._policy = policy
         self._addresses: dict[str, str] = {}
         self._etags: dict[str, str] = {}
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="csf-tool-hub")
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
+        self.cancel = CancelToken()
+        """Cancelled, what waits for a retry gives up: otherwise an interrupted process would wait for it."""
         self.bytes_fetched = 0
-
-    def stop(self) -> None:
-        """Give up: what waits to be tried again fails now, or an interrupted process would wait for it."""
-        self._stopped.set()
 
     def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
         """Have `work` done beside others."""
@@ -93,15 +91,11 @@ class Ranges:
         """
         if begin == end:
             return b""
-        place = replace(self._place, file=file.name)
-        data = persistently(lambda: self._fetch_once(file, begin, end), place, self._patience, self._wait)
+        ref = replace(self._ref, file=file.name)
+        data = with_retries(lambda: self._fetch_once(file, begin, end), ref, self._policy, self.cancel.wait)
         with self._lock:
             self.bytes_fetched += len(data)
         return data
-
-    def _wait(self, seconds: float) -> None:
-        if self._stopped.wait(seconds):
-            raise EnvironmentFault(f"{self._place}: stopped")
 
     def _fetch_once(self, file: HubFile, begin: int, end: int) -> bytes:
         if address := self._addresses.get(file.name):
@@ -109,7 +103,7 @@ class Ranges:
                 if response.status_code not in _EXPIRED and not response.has_redirect_location:
                     return self._body(file, response, begin, end)
             self._addresses.pop(file.name, None)
-        url = hf_hub_url(self._place.repo_id, file.name, revision=self._place.revision, endpoint=self._place.endpoint)
+        url = hf_hub_url(self._ref.repo_id, file.name, revision=self._ref.revision, endpoint=self._ref.endpoint)
         for _ in range(_REDIRECTS):
             with self._get(url, begin, end) as response:
                 if not response.has_redirect_location:
@@ -118,11 +112,11 @@ class Ranges:
                     return data
                 self._check_listed(file, response)
                 url = urljoin(url, response.headers["Location"])
-        raise EnvironmentFault(f"{self._place}: {file.name}: redirected more than {_REDIRECTS} times")
+        raise EnvironmentFault(f"{self._ref}: {file.name}: redirected more than {_REDIRECTS} times")
 
     def _get(self, url: str, begin: int, end: int) -> AbstractContextManager[Any]:
         """The open answer to a request for a range. Only the Hub itself is told who asks."""
-        is_hub = urlsplit(url)[:2] == urlsplit(self._place.endpoint)[:2]
+        is_hub = urlsplit(url)[:2] == urlsplit(self._ref.endpoint)[:2]
         headers = build_hf_headers(
             token=None if is_hub else False, library_name="csf-tool", library_version=__version__
         )
@@ -133,7 +127,7 @@ class Ranges:
     def _check_listed(self, file: HubFile, response: Any) -> None:
         """Check that a redirect is one to the file that was listed, as far as its headers say."""
         expected = {
-            constants.HUGGINGFACE_HEADER_X_REPO_COMMIT: self._place.revision,
+            constants.HUGGINGFACE_HEADER_X_REPO_COMMIT: self._ref.revision,
             constants.HUGGINGFACE_HEADER_X_LINKED_SIZE: str(file.size),
             constants.HUGGINGFACE_HEADER_X_LINKED_ETAG: file.sha256,
         }
@@ -145,7 +139,7 @@ class Ranges:
     def _body(self, file: HubFile, response: Any, begin: int, end: int) -> bytes:
         """The body of an answer, once its headers promise exactly the range. Of any other nothing is read."""
         hf_raise_for_status(response)
-        where, encoding = f"{self._place}: {file.name}", response.headers.get("Content-Encoding", "identity")
+        where, encoding = f"{self._ref}: {file.name}", response.headers.get("Content-Encoding", "identity")
         if response.status_code == 206:
             self._check_range(file, response.headers.get("Content-Range", "").strip(), begin, end)
         elif (begin, end) != (0, file.size):
@@ -167,12 +161,12 @@ class Ranges:
         match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", said)
         if not match or (int(match[1]), int(match[2])) != (begin, end - 1):
             asked = f"asked for bytes {begin}-{end - 1}, the answer is {said or 'no range'}"
-            raise EnvironmentFault(f"{self._place}: {file.name}: {asked}")
+            raise EnvironmentFault(f"{self._ref}: {file.name}: {asked}")
         if match[3] not in ("*", str(file.size)):
             raise self._changed(file, f"it is {match[3]} bytes now, it was listed with {file.size}")
 
     def _changed(self, file: HubFile, how: str) -> EnvironmentFault:
-        return EnvironmentFault(f"{self._place}: {file.name}: changed between two requests ({how}): start again")
+        return EnvironmentFault(f"{self._ref}: {file.name}: changed between two requests ({how}): start again")
 
 
 def _whole(pieces: Iterator[bytes], nbytes: int) -> bytes:
@@ -183,7 +177,7 @@ def _whole(pieces: Iterator[bytes], nbytes: int) -> bytes:
         if len(data) > nbytes:
             break
     if len(data) != nbytes:
-        raise BrokenAnswer(f"{'more' if len(data) > nbytes else len(data)} bytes for a range of {nbytes}")
+        raise WrongLength(f"{'more' if len(data) > nbytes else len(data)} bytes for a range of {nbytes}")
     return bytes(data)
 
 
@@ -277,6 +271,9 @@ class _ReadAhead:
     """Blocks that cover some ranges, fetched in the order in which the ranges will be read.
 
     A block that has been read stays until its room is needed, for what is read may be looked at twice.
+
+    Not one of fsspec's caches: they fetch one block ahead, in the order of the file, and all that lies between two
+    ranges; or they want all ranges in memory at once.
     """
 
     def __init__(
@@ -359,7 +356,11 @@ class _ReadAhead:
 
 
 def coalesced(ranges: list[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
-    """Blocks of at most BLOCK_BYTES that cover the ranges, in the order of the file; empty ranges need none."""
+    """Blocks of at most BLOCK_BYTES that cover the ranges, in the order of the file; empty ranges need none.
+
+    Not fsspec's `merge_offset_ranges`: it cuts no long range into blocks, and in the versions that huggingface_hub
+    allows it may lose the end of a range that another lies in.
+    """
     merged: list[tuple[int, int]] = []
     for begin, end in sorted(r for r in ranges if r[0] < r[1]):
         if merged and begin - merged[-1][1] < gap:

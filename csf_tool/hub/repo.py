@@ -4,14 +4,14 @@ All of it goes through huggingface_hub, whose token, endpoint, cache and offline
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TypeVar
 
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
-from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils import disable_progress_bars, logging
 
 from csf_tool.checkpoint.config import CONFIG_FILES
@@ -23,13 +23,15 @@ from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import load_json
 from csf_tool.disk.paths import is_hidden, is_safe_relative
-from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.hub.errors import Patience, Place, persistently
+from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
+from csf_tool.hub.errors import HubRef, RetryPolicy, with_retries
 from csf_tool.hub.name import HubName
-from csf_tool.hub.ranges import CONNECTIONS, HubFile, Ranges, RemoteFile
+from csf_tool.hub.ranges import HubFile, Ranges, RemoteFile
 from csf_tool.version import __version__
 
-PATIENCE = Patience()
+T = TypeVar("T")
+
+RETRY_POLICY = RetryPolicy()
 
 _ROOT_DOCUMENTS = {*CONFIG_FILES, MANIFEST, CONTRACT, VERIFICATION}
 
@@ -41,23 +43,25 @@ class HubRepo:
     `files` are those that the Hub lists, by name.
     """
 
-    def __init__(self, place: Place, root: Path, entries: Iterable[RepoFile] = ()) -> None:
+    def __init__(self, ref: HubRef, root: Path, entries: Iterable[RepoSibling] = ()) -> None:
         self.root = root
         self.files: dict[str, HubFile] = {}
         self.problems = Problems()
-        self._place = place
-        self._ranges = Ranges(place, PATIENCE)
+        self._ref = ref
+        self._ranges = Ranges(ref, RETRY_POLICY)
         self._remote: dict[str, RemoteFile] = {}
         for entry in entries:
-            if is_safe_relative(entry.path):
-                sha256 = entry.lfs.sha256 if entry.lfs else None
-                self.files[entry.path] = HubFile(entry.path, entry.size, sha256, entry.blob_id)
-            else:
+            name, sha256 = entry.rfilename, entry.lfs.sha256 if entry.lfs else None
+            if not is_safe_relative(name):
                 text = "its name is no plain path inside the repository: left out"
-                self.problems.warn(text, Code.UNSAFE_NAME, entry.path)
+                self.problems.warn(text, Code.UNSAFE_NAME, name)
+            elif entry.size is None or entry.blob_id is None:
+                raise EnvironmentFault(f"{ref}: {name}: {ref.endpoint} lists it without its size or hash")
+            else:
+                self.files[name] = HubFile(name, entry.size, sha256, entry.blob_id)
 
     def __str__(self) -> str:
-        return str(self._place)
+        return str(self._ref)
 
     @property
     def bytes_by_range(self) -> int:
@@ -77,16 +81,12 @@ class HubRepo:
             EnvironmentFault: one cannot be had.
         """
         wanted = [name for name in names if name in self.files and name not in self._remote and not self._is_here(name)]
-        found = [self._ranges.submit(RemoteFile.with_head, self.files[name], self._ranges) for name in wanted]
-        try:
-            self._remote |= {name: future.result() for name, future in zip(wanted, found, strict=True)}
-        finally:  # after a failure, or an interrupt, nothing more is asked
-            for future in found:
-                future.cancel()
+        found = self._together(lambda name: RemoteFile.with_head(self.files[name], self._ranges), wanted)
+        self._remote |= dict(zip(wanted, found, strict=True))
 
     def stop(self) -> None:
         """Give up what is still being fetched."""
-        self._ranges.stop()
+        self._ranges.cancel.cancel()
 
     def remote(self, name: str) -> RemoteFile | None:
         """The shard `name` as it lies on the Hub; None where it lies in the cache, or nowhere."""
@@ -109,15 +109,22 @@ class HubRepo:
         return (self.root / name).exists()
 
     def _fetch(self, names: Iterable[str]) -> None:
-        wanted = [name for name in names if not self._is_here(name)]
-        api, repo_id, commit = _api(), self._place.repo_id, self._place.revision
+        api, repo_id, commit = _api(), self._ref.repo_id, self._ref.revision
 
         def fetch(name: str) -> None:
-            place = replace(self._place, file=name)
-            persistently(lambda: api.hf_hub_download(repo_id, name, revision=commit), place, PATIENCE)
+            ref, wait = replace(self._ref, file=name), self._ranges.cancel.wait
+            with_retries(lambda: api.hf_hub_download(repo_id, name, revision=commit), ref, RETRY_POLICY, wait)
 
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            list(pool.map(fetch, wanted))
+        self._together(fetch, [name for name in names if not self._is_here(name)])
+
+    def _together(self, work: Callable[[str], T], names: list[str]) -> list[T]:
+        """Do `work` for several names at once. After a failure, or an interrupt, it begins for no more of them."""
+        futures = [self._ranges.submit(work, name) for name in names]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
 
 
 def open_repo(name: HubName) -> HubRepo:
@@ -130,35 +137,34 @@ def open_repo(name: HubName) -> HubRepo:
         EnvironmentFault: the Hub cannot be asked, or refuses.
     """
     _be_quiet()
-    place = Place(name.repo_id, name.revision or constants.DEFAULT_REVISION, _api().endpoint)
-    if (cached := persistently(lambda: _cached_snapshot(name), place, PATIENCE)) is not None:
-        return HubRepo(replace(place, revision=cached.name), cached)
+    ref = HubRef(name.repo_id, name.revision or constants.DEFAULT_REVISION, _api().endpoint)
+    if (cached := with_retries(lambda: _cached_snapshot(name), ref, RETRY_POLICY, time.sleep)) is not None:
+        return HubRepo(replace(ref, revision=cached.name), cached)
     repo = list_repo(name)
     repo.fetch_documents()
     return repo
 
 
 def list_repo(name: HubName) -> HubRepo:
-    """The commit that a name stands for, with its listing: two requests, or one more for every 1,000 files.
+    """The commit that a name stands for, with its listing, by one request.
+
+    Not by `list_repo_tree`: in huggingface_hub 2 that waits as long as the server likes, and retries by itself.
 
     Raises:
         UsageError: there is no such repository or revision.
         EnvironmentFault: the Hub cannot be asked, or refuses.
     """
     _be_quiet()
-    api = _api()
-    place = Place(name.repo_id, name.revision or constants.DEFAULT_REVISION, api.endpoint)
+    api, timeout = _api(), constants.HF_HUB_ETAG_TIMEOUT
+    ref = HubRef(name.repo_id, name.revision or constants.DEFAULT_REVISION, api.endpoint)
 
-    def ask(action: Callable[[], Any]) -> Any:
-        return persistently(action, place, PATIENCE)
+    def ask() -> ModelInfo:
+        return api.model_info(name.repo_id, revision=name.revision, timeout=timeout, files_metadata=True)
 
-    timeout = constants.HF_HUB_ETAG_TIMEOUT
-    info = ask(lambda: api.model_info(name.repo_id, revision=name.revision, timeout=timeout))
+    info = with_retries(ask, ref, RETRY_POLICY, time.sleep)
     if not info.sha:
-        raise UsageError(f"{place}: the Hub names no commit for it: it is empty")
-    entries = ask(lambda: list(api.list_repo_tree(name.repo_id, recursive=True, revision=info.sha)))
-    files = (entry for entry in entries if isinstance(entry, RepoFile))
-    return HubRepo(replace(place, revision=info.sha), _snapshot(name.repo_id, info.sha), files)
+        raise UsageError(f"{ref}: the Hub names no commit for it: it is empty")
+    return HubRepo(replace(ref, revision=info.sha), _snapshot(name.repo_id, info.sha), info.siblings or ())
 
 
 def _api() -> HfApi:

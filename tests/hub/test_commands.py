@@ -333,6 +333,27 @@ def test_an_interrupt_does_not_wait_for_the_next_try(hub: Hub, tmp_path: Path) -
     assert (process.returncode, stderr) == (130, "csf-tool: interrupted; the same command goes on from there\n")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("begin", ["bytes=0-", "bytes=6"])
+def test_an_interrupt_does_not_wait_while_headers_or_scales_are_fetched(hub: Hub, tmp_path: Path, begin: str) -> None:
+    """Nothing of `stats` is a run with a token of its own until it counts scales."""
+    ready = threading.Event()
+
+    def refuse(request: Request) -> None:
+        if "/storage/" in request.path and request.range and request.range.startswith(begin):
+            hub.faults = [Fault("/storage/", 99, status=503, headers={"Retry-After": "60"})]
+            ready.set()
+
+    hub.before_answer = refuse
+    environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home")}
+    line = [sys.executable, "-m", "csf_tool", "stats", CSF, "--scales"]
+    process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert ready.wait(30)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (130, "csf-tool: interrupted\n")
+
+
 def test_parts_that_run_by_themselves(hub: Hub, sample: Sample, tmp_path: Path) -> None:
     for part in ("1/2", "2/2"):
         assert expand(CSF, tmp_path / "out", "--shards", part).exit_code == 0

@@ -16,7 +16,7 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import warnings
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
 from csf_tool.hub import ranges as hub_ranges
-from csf_tool.hub.errors import Patience, Place
+from csf_tool.hub.errors import HubRef, RetryPolicy
 from csf_tool.hub.name import HubName, find_source
 from csf_tool.hub.ranges import BLOCK_BYTES, HEAD_BYTES, HubFile, Ranges, RemoteFile, coalesced
 from csf_tool.hub.repo import HubRepo
@@ -134,7 +134,7 @@ def test_all_of_a_run_is_one_commit(hub: Hub, copied: Copied, sample: Sample) ->
     first = hub.repositories["org/nvfp4-csf-hf"]
 
     def move(request: Request) -> None:
-        if "/tree/" in request.path:
+        if "/resolve/" in request.path:
             first.refs["main"] = "f" * 40
 
     hub.before_answer = move
@@ -249,7 +249,7 @@ def served(hub: Hub, tmp_path: Path) -> tuple[bytes, RemoteFile]:
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "x.safetensors").write_bytes(data)
     commit = hub.add("org/served", tmp_path / "served").commit
-    ranges = Ranges(Place("org/served", commit, hub.endpoint), Patience((0.001, 0.001)))
+    ranges = Ranges(HubRef("org/served", commit, hub.endpoint), RetryPolicy((0.001, 0.001)))
     return data, RemoteFile(HubFile("x.safetensors", len(data), building.sha256(data), ""), ranges)
 
 
@@ -326,8 +326,8 @@ def test_a_server_is_given_the_time_it_asks_for(
     hub.faults.append(Fault("/storage/", status=429, headers={"Retry-After": "17"}))
     hub.faults.append(Fault("/resolve/", status=429, headers={"RateLimit": '"resolvers";r=0;t=41'}))
     hub.faults.append(Fault("/storage/", status=503))
-    ranges = Ranges(served[1].ranges._place, Patience((0.25, 0.5, 1, 2), longest=60))
-    monkeypatch.setattr(ranges, "_wait", slept.append)
+    ranges = Ranges(served[1].ranges._ref, RetryPolicy((0.25, 0.5, 1, 2), longest_wait=60))
+    monkeypatch.setattr(ranges.cancel, "wait", slept.append)
     assert ranges.fetch(served[1].file, 0, 9) == served[0][:9]
     assert slept == [41, 17, 1]
 
@@ -372,6 +372,12 @@ REFUSALS = {
         Fault("/api/models/org", 99, 429, headers={"Retry-After": "3600"}),
         EnvironmentFault,
         r"too many requests \(429\) in 1 try: run it again in 3600 seconds",
+    ),
+    "too many requests for the listing": (
+        "org/nvfp4-dense",
+        Fault("blobs", 99, 429, headers={"Retry-After": "1"}),
+        EnvironmentFault,
+        r"too many requests \(429\) in 4 tries: run it again in 1 seconds",
     ),
     "too many requests, again and again": (
         "org/nvfp4-dense",
