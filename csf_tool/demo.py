@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.choices import GroupBy
 from csf_tool.codec.formats import NVFP4
 from csf_tool.codec.values import scale_values
 from csf_tool.coders.decoder import NumpyDecoder
@@ -70,7 +71,7 @@ def _show(dense: Path, csf: Path, expanded: Path) -> bool:
     """Run the commands on the made checkpoint, printing what a user would type."""
     made = compress(open_checkpoint(dense), csf, CompressOptions(), NumpyEncoder(), NumpyDecoder(), Silent())
     print_out("", f"$ csf-tool compress {dense} {csf}", *compress_report(made))
-    print_out("", f"$ csf-tool stats {csf}", *stats_report(collect_stats(open_checkpoint(csf)), "projection"))
+    print_out("", f"$ csf-tool stats {csf}", *stats_report(collect_stats(open_checkpoint(csf)), GroupBy.PROJECTION))
     alone = verify(open_checkpoint(csf), None, NumpyDecoder(), Silent())
     print_out("", f"$ csf-tool verify {csf}", *verify_report(alone))
     done = expand(open_checkpoint(csf), expanded, NumpyDecoder(), Silent())

@@ -17,12 +17,7 @@ import pytest
 from typer.models import OptionInfo
 from typer.testing import CliRunner
 
-from csf_tool.checkpoint.model import Layout
 from csf_tool.cli import app
-from csf_tool.cli.prove import CrossCheckBy
-from csf_tool.cli.write import ConvertTo, To
-from csf_tool.coders.decoder import CrossCheck
-from csf_tool.write.convert import Target
 
 Copied = Callable[..., Path]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -132,13 +127,6 @@ finally:
     print([name for name in ("torch", "numpy", "huggingface_hub") if name in sys.modules])
 """
     assert python("-c", code).stdout.endswith("[]\n")
-
-
-def test_options_take_the_words_of_the_operations() -> None:
-    """They stand in the command line once more, for there they must cost no import of numpy."""
-    assert [word.value for word in CrossCheckBy] == [word.value for word in CrossCheck]
-    assert [word.value for word in ConvertTo] == [word.value for word in Target]
-    assert {word.value for word in To} <= {word.value for word in Layout}
 
 
 def test_no_option_is_named_after_its_metavar() -> None:

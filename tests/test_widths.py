@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.choices import GroupBy
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.look.inspection import Inspected, inspect_plane
 from csf_tool.look.plan import Plan, Stack, make_plan
@@ -56,8 +57,8 @@ def long_names(tmp_path: Path) -> Path:
     return building.write_hf(tmp_path / "csf", {shard: building.compressed(tensors, building.NVFP4)})
 
 
-@pytest.mark.parametrize("by", ["layer", "shard", "projection"])
-def test_stats_of_long_names(long_names: Path, by: str) -> None:
+@pytest.mark.parametrize("by", GroupBy)
+def test_stats_of_long_names(long_names: Path, by: GroupBy) -> None:
     names = {"layer": LONG, "shard": "shard_" * 36 + ".safetensors", "projection": "down_proj 32x"}
     require_whole(shown(stats_report(collect_stats(open_checkpoint(long_names)), by)), names[by])
 
@@ -69,7 +70,7 @@ def test_stats_of_large_numbers() -> None:
     )
     counts = ByteCounts(np.full(256, BILLIONS), NVFP4)
     found.scale_bytes = ScaleBytes({LayerFormat(LONG, NVFP4): counts})
-    text = shown(stats_report(found, "projection"))
+    text = shown(stats_report(found, GroupBy.PROJECTION))
     require_whole(text, "gate_proj 1048576x4096", f"{BILLIONS:,}", "1023.00 TiB", f"{256 * BILLIONS:,}", LONG)
 
 

@@ -1,27 +1,19 @@
 """Commands that look: what a checkpoint holds, by its headers or plane by plane."""
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from csf_tool.cli.guarding import check_figure, guarded, open_argument, say, show
+from csf_tool.choices import GroupBy
+from csf_tool.cli.command import check_figure, guarded, open_argument, say, show
 from csf_tool.cli.options import CheckpointArgument, FigureOption, JsonOption
 from csf_tool.errors import UsageError
-
-
-class By(StrEnum):
-    """What `stats` groups planes by."""
-
-    LAYER = "layer"
-    SHARD = "shard"
-    PROJECTION = "projection"
 
 
 @guarded
 def stats(
     checkpoint: CheckpointArgument,
-    by: Annotated[By, typer.Option(help="What the table groups planes by.")] = By.PROJECTION,
+    by: Annotated[GroupBy, typer.Option(help="What the table groups planes by.")] = GroupBy.PROJECTION,
     figure: FigureOption = None,
     scales: Annotated[
         bool,
@@ -62,7 +54,7 @@ def stats(
         with progress_bar() as progress:
             found.scale_bytes = count_scale_bytes(opened, make_decoder("auto"), progress, default_jobs())
         found.problems = found.problems + found.scale_bytes.problems
-    show(found, stats_json, lambda found: stats_report(found, by.value), as_json)
+    show(found, stats_json, lambda found: stats_report(found, by), as_json)
     if opened.hub and opened.is_remote:
         say(f"{opened.label}: read from the Hub: {size(opened.hub.bytes_by_range)} of its shards' headers")
     print_problems(found.problems)

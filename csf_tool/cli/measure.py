@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from csf_tool.cli.guarding import check_figure, guarded, open_argument, say, show
+from csf_tool.cli.command import check_figure, guarded, open_argument, say, show
 from csf_tool.cli.options import FigureOption, JsonOption
 
 

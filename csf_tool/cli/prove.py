@@ -1,25 +1,17 @@
 """Commands that prove: the bytes of a checkpoint, and which checkpoint it is."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from csf_tool.cli.guarding import guarded, open_argument, say, show
+from csf_tool.choices import CrossCheck
+from csf_tool.cli.command import guarded, open_argument, say, show
 from csf_tool.cli.options import CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
 from csf_tool.errors import UsageError
 
 if TYPE_CHECKING:
     from csf_tool.disk.hashing import PublishedHash
-
-
-class CrossCheckBy(StrEnum):
-    """How many planes `verify` compares with the CPU."""
-
-    ALL = "all"
-    SAMPLE = "sample"
-    NONE = "none"
 
 
 @guarded
@@ -44,8 +36,8 @@ def verify(
     ] = False,
     device: DeviceOption = "auto",
     cross_check: Annotated[
-        CrossCheckBy, typer.Option(help="Planes decoded on a GPU to be compared with the CPU's decode.")
-    ] = CrossCheckBy.ALL,
+        CrossCheck, typer.Option(help="Planes decoded on a GPU to be compared with the CPU's decode.")
+    ] = CrossCheck.ALL,
     manifest: Annotated[
         Path | None,
         typer.Option(
@@ -75,7 +67,7 @@ def verify(
     from csf_tool.checkpoint.hash_list import read_hash_list
     from csf_tool.checkpoint.open import no_garbage_collection
     from csf_tool.checkpoint.page_cache import should_drop_cache
-    from csf_tool.coders.decoder import CrossCheck, NumpyDecoder, make_decoder
+    from csf_tool.coders.decoder import NumpyDecoder, make_decoder
     from csf_tool.prove.verify import VerifyOptions
     from csf_tool.prove.verify import verify as run
     from csf_tool.report.progress import progress_bar
@@ -89,7 +81,7 @@ def verify(
     with no_garbage_collection():
         opened = open_argument(checkpoint)
         reference = open_argument(against) if against else None
-        decoder = NumpyDecoder() if quick else make_decoder(device, CrossCheck(cross_check.value), say)
+        decoder = NumpyDecoder() if quick else make_decoder(device, cross_check, say)
         options = VerifyOptions(
             jobs=jobs or default_jobs(),
             drop_cache=should_drop_cache(opened, drop_cache),

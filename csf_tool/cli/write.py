@@ -4,13 +4,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from csf_tool.cli.guarding import guarded, open_argument, say, show
+from csf_tool.choices import CompressTo, Target
+from csf_tool.cli.command import guarded, open_argument, say, show
 from csf_tool.cli.options import (
     AdoptOption,
     CheckpointArgument,
@@ -37,21 +37,6 @@ if TYPE_CHECKING:
     from csf_tool.coders.encoder import Encoder
     from csf_tool.progress import Progress
     from csf_tool.write.engine import WriteOptions
-
-
-class To(StrEnum):
-    """Layouts that `compress` writes."""
-
-    HF = "hf"
-    CONTAINER = "container"
-
-
-class ConvertTo(StrEnum):
-    """What `convert` writes."""
-
-    HF = "hf"
-    CONTAINER = "container"
-    SERVING = "serving"
 
 
 @dataclass(frozen=True)
@@ -221,7 +206,7 @@ def compress(
     ],
     destination: DestinationArgument,
     to: Annotated[
-        To | None, typer.Option(help="The layout to write.", show_default="hf for NVFP4, container for MXFP4")
+        CompressTo | None, typer.Option(help="The layout to write.", show_default="hf for NVFP4, container for MXFP4")
     ] = None,
     include: Annotated[
         list[str] | None,
@@ -291,7 +276,7 @@ def compress(
 def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A CSF checkpoint, here or on the Hub.")],
     destination: DestinationArgument,
-    to: Annotated[ConvertTo, typer.Option(help="The layout to write.")],
+    to: Annotated[Target, typer.Option(help="The layout to write.")],
     link: Annotated[bool, typer.Option("--link", help="Hard-link unchanged shards instead of copying.")] = False,
     checkpoint_root: Annotated[
         str | None, typer.Option(metavar="PATH", help="Serving: the container's path as the server sees it.")
@@ -319,7 +304,7 @@ def convert(
     """
     from csf_tool.checkpoint.published import StatedOrigin
     from csf_tool.report.convert import convert_json, convert_report
-    from csf_tool.write.convert import ConvertOptions, Target
+    from csf_tool.write.convert import ConvertOptions
     from csf_tool.write.convert import convert as run
 
     if consume_source and _was_complete(source, destination):
@@ -339,6 +324,6 @@ def convert(
         consume_source=consume_source,
         link=link,
     ) as w:
-        done = run(w.source, w.destination, Target(to.value), what, w.progress, w.options)
+        done = run(w.source, w.destination, to, what, w.progress, w.options)
     show(done, convert_json, convert_report, as_json)
     return 0

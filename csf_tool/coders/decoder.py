@@ -1,26 +1,18 @@
 """One interface over the CPU and the GPU: checked streams in, dense bytes out, on the chosen device."""
 
 from collections.abc import Callable, Iterable, Iterator
-from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
 
 from csf_tool.checkpoint.streams import PlaneStreams
+from csf_tool.choices import CrossCheck
 from csf_tool.coders.coded import CodedPlane
 from csf_tool.devices import choose_cuda
 from csf_tool.errors import EnvironmentFault
 
 SAMPLE_EVERY = 64
 """`--cross-check sample` compares one plane of this many with the CPU."""
-
-
-class CrossCheck(StrEnum):
-    """How many planes that the GPU decodes are compared with the CPU's decode."""
-
-    ALL = "all"
-    SAMPLE = "sample"
-    NONE = "none"
 
 
 class Decoder(Protocol):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.table import Table
 
+from csf_tool.choices import GroupBy
 from csf_tool.look.stats import Stats, Totals
 from csf_tool.report.console import SHOWN_ROWS, problem_json, table
 from csf_tool.text import count, escape, percent, size, sizes
@@ -76,7 +77,7 @@ def _group(totals: Totals, csf: bool) -> dict[str, int | None]:
     }
 
 
-def stats_report(stats: Stats, by: str) -> list[RenderableType]:
+def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
     """The report for people: what it is, the totals, and a table of groups."""
     lines: list[RenderableType] = [f"{escape(stats.path)}: {stats.kind}"]
     if stats.is_csf:
@@ -134,16 +135,16 @@ def _summary(stats: Stats) -> Table:
     return result
 
 
-def _groups(stats: Stats, by: str) -> dict[str, Totals]:
+def _groups(stats: Stats, by: GroupBy) -> dict[str, Totals]:
     """What the table has a row for."""
-    if by == "layer":
+    if by is GroupBy.LAYER:
         return stats.by_layer
-    if by == "shard":
+    if by is GroupBy.SHARD:
         return stats.by_shard
     return {f"{p.name} {p.rows}x{p.cols}": totals for p, totals in stats.by_projection.items()}
 
 
-def _table(groups: dict[str, Totals], by: str, csf: bool) -> Table:
+def _table(groups: dict[str, Totals], by: GroupBy, csf: bool) -> Table:
     """One row a group."""
     dense, stored = (sizes([t.dense_bytes for t in groups.values()]), sizes([t.csf_bytes for t in groups.values()]))
     result = table(by, "planes", "dense", "CSF", "CSF/dense", "exceptions")

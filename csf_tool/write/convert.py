@@ -7,7 +7,6 @@ made anew, from the headers.
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
+from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat, format_by_name
 from csf_tool.codes import Code
 from csf_tool.disk.headers import render_header
@@ -45,14 +45,6 @@ HEADERS_UNKNOWN = (
     "the dense order is csf-tool's own"
 )
 """What a manifest says of originals that nobody recorded."""
-
-
-class Target(StrEnum):
-    """What `convert` writes."""
-
-    HF = "hf"
-    CONTAINER = "container"
-    SERVING = "serving"
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ from pathlib import Path
 
 from csf_tool.checkpoint.model import Checkpoint, Layout
 from csf_tool.checkpoint.published import StatedOrigin
+from csf_tool.choices import Target
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder
 from csf_tool.errors import UsageError
 from csf_tool.progress import Progress
 from csf_tool.write.compress import Compressed, CompressOptions, compress
-from csf_tool.write.convert import Converted, ConvertOptions, Target, convert
+from csf_tool.write.convert import Converted, ConvertOptions, convert
 from csf_tool.write.engine import NOTHING, WriteOptions
 from csf_tool.write.expand import Expanded, expand
 from csf_tool.write.journal import Journal

@@ -11,12 +11,13 @@ import pytest
 
 from csf_tool.checkpoint.model import Layout
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.choices import Target
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Silent
 from csf_tool.prove.identity import Basis, find_identity
 from csf_tool.prove.verify import verify
-from csf_tool.write.convert import Converted, ConvertOptions, Target, convert
+from csf_tool.write.convert import Converted, ConvertOptions, convert
 from csf_tool.write.engine import WriteOptions
 from tests.building import tree
 

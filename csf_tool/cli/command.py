@@ -1,10 +1,11 @@
-"""How every command runs: what it opens, what it says, and how it ends."""
+"""What all commands share: how they open checkpoints, print, and end."""
 
 import functools
 import gc
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from csf_tool.checkpoint.model import Checkpoint
-    from csf_tool.hub.repo import HubRepo
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,8 +26,8 @@ TRACEBACK_VARIABLE = "CSF_TOOL_TRACEBACK"
 ends_with_process = False
 """Whether the process ends when the command does, as `main` has it. Elsewhere others follow, and garbage is cleared."""
 
-_hubs: "list[HubRepo]" = []
-"""Repositories in use: what still waits to be fetched from them stops when the command ends."""
+_at_end = ExitStack()
+"""What is called when the command ends."""
 
 _INTERRUPTED = 130
 _NOT_HERE = 3
@@ -51,8 +51,7 @@ def guarded(command: Callable[P, int]) -> Callable[P, None]:
                 raise
             code = _explain(error)
         finally:
-            while _hubs:
-                _hubs.pop().stop()
+            _at_end.close()
         raise typer.Exit(code)
 
     return run
@@ -85,7 +84,7 @@ def open_argument(argument: str) -> "Checkpoint":
 
     source = find_source(argument, say)
     if not isinstance(source, Path):
-        _hubs.append(source)
+        _at_end.callback(source.stop)  # or the process would wait for what is still being fetched ahead
     checkpoint = open_checkpoint(source)
     if ends_with_process:
         gc.freeze()  # it lives as long: there is no garbage in it to look for, not even at the end
