@@ -15,6 +15,7 @@ import gc
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -88,6 +89,19 @@ def finish(process: subprocess.Popen[str]) -> Outcome:
     """How a process that was started ended."""
     out, err = process.communicate(timeout=120)
     return Outcome(process.returncode, out, err, [])
+
+
+State = frozenset[tuple[str, bytes | None]]
+"""Files by name and content, and folders by name."""
+
+
+def state(folder: Path) -> State:
+    """All that a killed run left: files and folders by name, without what is random in the names of partial files."""
+    paths = folder.rglob("*") if folder.exists() else []
+    return frozenset(
+        (re.sub(r"-[0-9]+-[0-9a-f]{8}\.partial$", ".partial", str(path)), path.read_bytes() if path.is_file() else None)
+        for path in paths
+    )
 
 
 class _Steps:

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.building import MXFP4, NVFP4, mini_container, mini_dense, mini_hf, tree
-from tests.faults import Order, Outcome, Server, finish, start
+from tests.faults import Order, Outcome, Server, State, finish, start, state
 
 Sample = Callable[[str], Path]
 Copied = Callable[..., Path]
@@ -41,15 +40,6 @@ def visible(folder: Path) -> dict[str, bytes]:
 
 def partials(folder: Path) -> list[str]:
     return [name for name in tree(folder) if name.endswith(".partial")]
-
-
-def state(folder: Path) -> frozenset[tuple[str, bytes | None]]:
-    """All that a killed run left: files and folders by name, without what is random in the names of partial files."""
-    paths = folder.rglob("*") if folder.exists() else []
-    return frozenset(
-        (re.sub(r"-[0-9]+-[0-9a-f]{8}\.partial$", ".partial", str(path)), path.read_bytes() if path.is_file() else None)
-        for path in paths
-    )
 
 
 def require_honest(out: Path, whole: dict[str, bytes]) -> None:
@@ -114,7 +104,7 @@ class Case:
         assert done.code == 0, done.err
         self.whole = tree(self.out)
         self.steps = done.steps
-        self.resumed: set[frozenset[tuple[str, bytes | None]]] = set()
+        self.resumed: set[State] = set()
         """States of the destination from which a run has gone on: many kills leave the same."""
         if self.order.direct and "pwrite" not in self.steps:
             pytest.skip("the temporary folder's file system has no O_DIRECT")
