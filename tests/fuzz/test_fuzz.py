@@ -68,6 +68,7 @@ def checker(kind: str, number: int | None = None) -> Any:
     return check if number is None else seed(number)(check)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(MINUTES > 0, reason="CSF_TOOL_FUZZ: the long way")
 @pytest.mark.parametrize("kind", KINDS)
 def test_fixed_inputs(kind: str) -> None:

@@ -152,6 +152,7 @@ def test_floats_are_compared_as_bytes(tmp_path: Path) -> None:
     assert "differs first at element 1" in str(run(a, c).reference.failures[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("container", ["mxfp4-csf-container", "nvfp4-csf-container"])
 def test_one_flipped_bit_anywhere_in_a_container_is_reported(copied: Copied, container: str) -> None:
     folder = copied(container)
@@ -209,6 +210,7 @@ def decoded(path: Path) -> Tensors | None:
         return None
 
 
+@pytest.mark.slow
 def test_whatever_changes_a_decoded_byte_is_found_against_a_reference(copied: Copied, sample: Sample) -> None:
     folder, reference = copied("nvfp4-csf-hf"), sample("nvfp4-dense")
     path = folder / FIRST

@@ -77,6 +77,7 @@ class Consuming:
         return self._server.run(self.order)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills and forks processes: POSIX only")
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_killed_at_any_step_it_goes_on_from_what_is_left(tmp_path: Path, server: Server, codec: Codec) -> None:
@@ -96,6 +97,7 @@ def test_killed_at_any_step_it_goes_on_from_what_is_left(tmp_path: Path, server:
         assert shards(case.source) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills and forks processes: POSIX only")
 def test_only_the_shards_that_were_expanded_are_removed_afterwards(tmp_path: Path, server: Server) -> None:
     """A run killed while it removed the last sources is given another folder of the same names: nothing goes."""

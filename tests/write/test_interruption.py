@@ -127,7 +127,9 @@ class Case:
         shutil.rmtree(self.out)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in SCENARIOS[:-1]), SCENARIOS[-1]]
+)
 def test_killed_at_every_step(tmp_path: Path, server: Server, name: str) -> None:
     case = Case(name, tmp_path, server)
     assert len(case.steps) > 30
@@ -140,6 +142,7 @@ def test_killed_at_every_step(tmp_path: Path, server: Server, name: str) -> None
     assert len(case.resumed) > 30
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(tmp_path: Path, server: Server) -> None:
     """Every attempt comes a few steps further, if at all."""
     for name in ("expand container -j2", "compress container -j2"):
@@ -157,6 +160,7 @@ def test_killed_again_and_again(tmp_path: Path, server: Server) -> None:
             shutil.rmtree(case.out, ignore_errors=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sample_name", "command"),
     [
@@ -187,6 +191,7 @@ def test_a_process_of_its_own_killed_at_random(
         assert tree(out) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stride"),
     [("expand hf -j1", 1), (f"expand hf -j1{DIRECTLY}", 2), ("expand container -j2", 2), ("compress hf -j2", 3)],
@@ -207,6 +212,7 @@ def test_interrupted_at_every_step(tmp_path: Path, server: Server, name: str, st
         case.require_resumed(where)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "error", "stride"),
     [
@@ -493,6 +499,7 @@ def test_a_destination_that_cannot_be_written(tmp_path: Path, server: Server) ->
 # Sources that fail or change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "action"),
     [("expand hf -j2", "move"), ("expand container -j1", "rewrite"), ("compress container -j1", "move")],
@@ -635,6 +642,7 @@ def test_parts_one_after_another(three: Case) -> None:
     assert tree(three.out) == three.whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(3))
 def test_all_parts_at_once(three: Case, attempt: int) -> None:
     done = parts(three, "1/3", "2/3", "3/3")
@@ -642,6 +650,7 @@ def test_all_parts_at_once(three: Case, attempt: int) -> None:
     assert tree(three.out) == three.whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(3))
 def test_one_part_twice_at_once(three: Case, attempt: int) -> None:
     done = parts(three, "1/1", "1/1", "1/1")
@@ -651,6 +660,7 @@ def test_one_part_twice_at_once(three: Case, attempt: int) -> None:
     assert tree(three.out) == three.whole
 
 
+@pytest.mark.slow
 def test_two_processes_that_compress_into_one_folder(sample: Sample, tmp_path: Path) -> None:
     order = Order(["compress", str(sample("mxfp4-dense")), str(tmp_path / "whole"), "--to", "container"])
     assert finish(start(order)).code == 0
@@ -660,6 +670,7 @@ def test_two_processes_that_compress_into_one_folder(sample: Sample, tmp_path: P
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_two_different_runs_into_one_folder(sample: Sample, tmp_path: Path) -> None:
     first = Order(["expand", str(sample("nvfp4-csf-hf")), str(tmp_path / "out"), "--device", "cpu"])
     other = Order(["expand", str(sample("nvfp4-csf-container")), str(tmp_path / "out"), "--device", "cpu"])
