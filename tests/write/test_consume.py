@@ -1,4 +1,4 @@
-"""expand --consume-source: a source shard goes only after its proof, and a killed run goes on from what is left."""
+"""--consume-source: a source shard goes only after its proof, and a killed run goes on from what is left."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from csf_tool.progress import Silent
 from csf_tool.write.engine import WriteOptions
 from csf_tool.write.expand import expand
 from csf_tool.write.journal import is_complete
-from tests.building import CODECS, MXFP4, NVFP4, Codec, mini_container, mini_hf, tree
+from tests.building import MXFP4, mini_container, mini_dense, mini_hf, tree
 from tests.faults import Order, Outcome, Server
 
 Sample = Callable[[str], Path]
@@ -54,13 +54,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+DEVICE = ["--device", "cpu"]
+
+COMMANDS: dict[str, tuple[Callable[..., Path], list[str]]] = {
+    "expand hf": (mini_hf, ["expand", *DEVICE]),
+    "expand container": (partial(mini_container, codec=MXFP4), ["expand", *DEVICE]),
+    "compress hf": (mini_dense, ["compress", "--keep-larger", *DEVICE]),
+    "compress container": (partial(mini_dense, codec=MXFP4), ["compress", "--keep-larger", *DEVICE]),
+    "convert to container": (mini_hf, ["convert", "--to", "container"]),
+    "convert to hf": (mini_container, ["convert", "--to", "hf"]),
+}
+"""A source, and the command that makes another checkpoint of it."""
+
+
 class Consuming:
     """Runs that consume their source, each on a copy of its own, in place of the one before."""
 
-    def __init__(self, template: Path, folder: Path, server: Server) -> None:
-        self.source, self.out = folder / "source", folder / "out"
-        self.order = Order(["expand", str(self.source), str(self.out), *CONSUME, "--jobs", "1"])
-        self._template, self._server = template, server
+    def __init__(self, name: str, folder: Path, server: Server) -> None:
+        make, (operation, *options) = COMMANDS[name]
+        self.template, self.source, self.out = make(folder / "template", shards=3), folder / "source", folder / "out"
+        consume = ["--consume-source", "--yes", "--jobs", "1"]
+        self.order = Order([operation, str(self.source), str(self.out), *options, *consume])
+        self._server = server
         done = self.run()
         assert done.code == 0, done.err
         self.whole, self.steps = tree(self.out), done.steps
@@ -69,7 +84,7 @@ class Consuming:
         """Begin anew, to be killed at a step."""
         for folder in (self.source, self.out):
             shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self._template, self.source)
+        shutil.copytree(self.template, self.source)
         return self._server.run(replace(self.order, at=at, action="kill"))
 
     def go_on(self) -> Outcome:
@@ -79,18 +94,16 @@ class Consuming:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills and forks processes: POSIX only")
-@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
-def test_killed_at_any_step_it_goes_on_from_what_is_left(tmp_path: Path, server: Server, codec: Codec) -> None:
+@pytest.mark.parametrize("name", COMMANDS)
+def test_killed_at_any_step_it_goes_on_from_what_is_left(tmp_path: Path, server: Server, name: str) -> None:
     """Killed before every step that gives a file its name or removes one; test_interruption.py has those between."""
-    make = mini_hf if codec is NVFP4 else partial(mini_container, codec=MXFP4)
-    case = Consuming(make(tmp_path / "template", shards=3), tmp_path, server)
-    wanted = {name for name in case.whole if name.endswith(".safetensors")}
+    case = Consuming(name, tmp_path, server)
+    wanted = shards(case.out)
     kills = [i for i, step in enumerate(case.steps, 1) if step in ("rename", "replace", "unlink", "rmdir")]
     assert len(kills) > 25
     for at in kills:
         assert case.run(at).code == -signal.SIGKILL
-        finished = {p.name for p in case.out.glob("*.safetensors")}
-        assert set(shards(case.source)) | finished >= wanted, "a shard is lost"
+        assert {*shards(case.source), *shards(case.out)} == {*wanted}, "a shard is lost"
         done = case.go_on()
         assert done.code == 0, (at, done.err)
         assert tree(case.out) == case.whole, at
@@ -101,15 +114,14 @@ def test_killed_at_any_step_it_goes_on_from_what_is_left(tmp_path: Path, server:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills and forks processes: POSIX only")
 def test_only_the_shards_that_were_expanded_are_removed_afterwards(tmp_path: Path, server: Server) -> None:
     """A run killed while it removed the last sources is given another folder of the same names: nothing goes."""
-    template = mini_hf(tmp_path / "template", 3)
-    case = Consuming(template, tmp_path, server)
+    case = Consuming("expand hf", tmp_path, server)
     at = len(case.steps)
     while case.run(at) and is_complete(case.out):
         at -= 1
     case.run(at + 1)  # the first step of those that only remove
     assert is_complete(case.out)
     assert shards(case.source) != []
-    other = Path(shutil.copytree(template, tmp_path / "other"))
+    other = Path(shutil.copytree(case.template, tmp_path / "other"))
     for path in other.glob("*.safetensors"):
         os.utime(path, ns=(1, 1))
     result = CliRunner().invoke(app, ["expand", str(other), *case.order.argv[2:]])

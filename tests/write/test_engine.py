@@ -194,54 +194,6 @@ def test_the_source_is_consumed(copied: Copied, tmp_path: Path, whole: Whole, na
     assert tree(out) == whole(name)
 
 
-KILLED_AT = """
-import os, sys
-from pathlib import Path
-import csf_tool.write.journal as journal
-from csf_tool.cli import main
-
-steps = int(sys.argv.pop(1))
-
-def count(function):
-    def counted(*arguments, **options):
-        global steps
-        if steps == 0:
-            os.kill(os.getpid(), 9)
-        steps -= 1
-        return function(*arguments, **options)
-    return counted
-
-for step in ("consume", "finish", "keep", "complete", "close"):
-    setattr(journal.Journal, step, count(getattr(journal.Journal, step)))
-Path.unlink = count(Path.unlink)
-main()
-"""
-
-
-@pytest.mark.slow
-@every_operation
-def test_a_run_that_consumes_its_source_goes_on_from_what_is_left(
-    copied: Copied, tmp_path: Path, whole: Whole, name: str
-) -> None:
-    expected, steps, sample = whole(name), 0, OPERATIONS[name][0]
-    while True:
-        source, out = copied(sample, f"{steps}/{sample}"), tmp_path / f"out-{steps}"
-        command = argv(name, source, out, *CONSUME)
-        killed = subprocess.run(
-            [sys.executable, "-c", KILLED_AT, str(steps), *command], capture_output=True, check=False
-        )
-        if killed.returncode == 0:
-            break
-        written = {Path(shard).name for shard in shards(out)} if out.exists() else set()
-        left = {Path(shard).name for shard in shards(source)}
-        assert left | written == {Path(shard).name for shard in expected if shard.endswith(".safetensors")}, "lost"
-        done(name, source, out, *CONSUME)
-        assert tree(out) == expected, steps
-        assert shards(source) == []
-        steps += 1
-    assert steps > 10
-
-
 def test_what_needs_the_source_does_not_consume_it(copied: Copied, tmp_path: Path) -> None:
     source = copied("nvfp4-csf-container")
     for more in (["--to", "hf", "--link"], ["--to", "serving"]):
