@@ -39,7 +39,7 @@ def documented(bench: Bench) -> Rows:
     return read_rows(DOCUMENT.read_text())
 
 
-@pytest.mark.parametrize(("table", "case"), _params())
+@pytest.mark.parametrize(("table", "case"), list(_params()))
 def test_damage(bench: Bench, documented: Rows, table: Table, case: Case) -> None:
     words, tried = bench.row(table, case)
     assert [promise for one in tried for promise in one.broken_promises()] == []

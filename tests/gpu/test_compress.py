@@ -39,6 +39,7 @@ def check(fmt: CsfFormat, scales: Bytes) -> CsfStreams:
     return streams
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vector", golden(), ids=str)
 def test_golden_scales_encode_to_their_streams(vector: Vector) -> None:
     assert vector.scales is not None
@@ -47,6 +48,7 @@ def test_golden_scales_encode_to_their_streams(vector: Vector) -> None:
     assert streams.exceptions.view(torch.int32).cpu().numpy().tobytes() == vector.exceptions.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outside", [0.0, 0.01, 0.5])
 @pytest.mark.parametrize(
     ("fmt", "cols"),
@@ -73,6 +75,7 @@ HARD_ROWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fmt", [NVFP4, MXFP4], ids=lambda fmt: fmt.name)
 @pytest.mark.parametrize("values", HARD_ROWS.values(), ids=HARD_ROWS.keys())
 def test_rows_of_every_shape(fmt: CsfFormat, values: list[int]) -> None:
@@ -85,6 +88,7 @@ def test_rows_that_look_in_different_directions() -> None:
     check(NVFP4, np.stack([rows[i % len(rows)] for i in range(16)])[None])
 
 
+@pytest.mark.slow
 def test_planes_of_many_programs() -> None:
     check(NVFP4, random_scales(NVFP4, 3, 1040, 2, 0.3))
 
@@ -98,6 +102,7 @@ def test_scales_at_an_odd_address() -> None:
     assert torch.equal(streams.exceptions.view(torch.int32), aligned.exceptions.view(torch.int32))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     fmt=st.sampled_from([NVFP4, MXFP4]),
@@ -120,6 +125,7 @@ def test_streams_can_be_prepared_as_they_are() -> None:
     assert decompress_nvfp4_csf_scales(prepared).view(torch.uint8).cpu().numpy().tobytes() == scales.tobytes()
 
 
+@pytest.mark.slow
 def test_more_exceptions_than_there_is_room_for_at_first() -> None:
     """Two stacks are queued before the first is looked at."""
     many, few = (on_device(random_scales(NVFP4, 2, 32, 24, share, seed=3)) for share in (0.9, 0.0))

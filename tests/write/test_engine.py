@@ -89,6 +89,7 @@ def test_parts_one_after_another(sample: Sample, tmp_path: Path, whole: Whole, n
     assert tree(out) == whole(name)
 
 
+@pytest.mark.slow
 @every_operation
 def test_parts_at_once(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
     source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
@@ -112,6 +113,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @every_operation
 def test_finish_does_what_the_last_part_had_left_to_do(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
     source, out, expected = sample(OPERATIONS[name][0]), tmp_path / "out", whole(name)
@@ -159,6 +161,7 @@ def test_a_file_that_does_not_belong_there_is_named_and_stays(
     assert (out / first).read_bytes() == wrong
 
 
+@pytest.mark.slow
 @every_operation
 def test_recheck_writes_a_finished_shard_again_that_was_damaged(
     sample: Sample, tmp_path: Path, whole: Whole, name: str
@@ -174,6 +177,7 @@ def test_recheck_writes_a_finished_shard_again_that_was_damaged(
     assert tree(out) == whole(name)
 
 
+@pytest.mark.slow
 @every_operation
 def test_finished_shards_are_not_written_again(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
     source, out = sample(OPERATIONS[name][0]), tmp_path / "out"

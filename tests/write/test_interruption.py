@@ -127,9 +127,8 @@ class Case:
         shutil.rmtree(self.out)
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in SCENARIOS[:-1]), SCENARIOS[-1]]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_killed_at_every_step(tmp_path: Path, server: Server, name: str) -> None:
     case = Case(name, tmp_path, server)
     assert len(case.steps) > 30
@@ -631,6 +630,7 @@ def three(sample: Sample, tmp_path: Path, server: Server) -> Case:
     return found
 
 
+@pytest.mark.slow
 def test_parts_one_after_another(three: Case) -> None:
     for part, there in (("2/3", 1), ("1/3", 2)):
         [done] = parts(three, part)
