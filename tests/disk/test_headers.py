@@ -398,6 +398,7 @@ def layouts(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[str, str, tuple
     ), entries
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(layouts(), st.integers(0, 9))
 def test_rendered_headers_are_read_alike_by_the_reference(

@@ -82,6 +82,7 @@ def test_rows_of_every_shape(fmt: CsfFormat, values: list[int]) -> None:
     check(fmt, np.tile(np.array(values, np.uint8), (1, 16, 1)))
 
 
+@pytest.mark.slow
 def test_rows_that_look_in_different_directions() -> None:
     """Rows of one program: each finds its own best window while others still look."""
     rows = [np.array(HARD_ROWS[name], np.uint8) for name in sorted(HARD_ROWS)]
@@ -93,6 +94,7 @@ def test_planes_of_many_programs() -> None:
     check(NVFP4, random_scales(NVFP4, 3, 1040, 2, 0.3))
 
 
+@pytest.mark.slow
 def test_scales_at_an_odd_address() -> None:
     scales = random_scales(NVFP4, 2, 16, 8, 0.1)
     shifted = torch.empty(scales.size + 1, dtype=torch.uint8, device=DEVICE)[1:].view(scales.shape)
