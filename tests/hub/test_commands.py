@@ -56,6 +56,7 @@ def flip(path: Path, tensor: str, offset: int = 0) -> None:
 # As a user would, with nothing but the environment
 
 
+@pytest.mark.slow
 def test_by_the_environment_alone(hub: Hub, tmp_path: Path) -> None:
     environment = {
         **os.environ,
