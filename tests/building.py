@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+INDEX = "model.safetensors.index.json"
+GATE = "model.layers.0.mlp.experts.0.gate_proj"
+"""The first matrix of the NVFP4 model."""
+
 BITS = {"U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E8M0": 8, "BF16": 16, "F16": 16, "F32": 32, "U32": 32, "I32": 32, "F4": 4}
 
 
@@ -385,3 +389,18 @@ LFS_POINTER = (
     b"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
     b"size 2401231232\n"
 )
+
+
+def span(path: Path, tensor: str) -> tuple[int, int]:
+    """Where a tensor's bytes lie in a shard: begin and end."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    begin, end = json.loads(raw[8 : 8 + length])[tensor]["data_offsets"]
+    return 8 + length + begin, 8 + length + end
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    """Put bytes in the place of as many of a file."""
+    raw = bytearray(path.read_bytes())
+    raw[at : at + len(data)] = data
+    path.write_bytes(raw)

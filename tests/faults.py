@@ -10,10 +10,12 @@ forks a child for every order.
 
 import contextlib
 import errno
+import functools
 import gc
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,6 +89,19 @@ def finish(process: subprocess.Popen[str]) -> Outcome:
     """How a process that was started ended."""
     out, err = process.communicate(timeout=120)
     return Outcome(process.returncode, out, err, [])
+
+
+State = frozenset[tuple[str, bytes | None]]
+"""Files by name and content, and folders by name."""
+
+
+def state(folder: Path) -> State:
+    """All that a killed run left: files and folders by name, without what is random in the names of partial files."""
+    paths = folder.rglob("*") if folder.exists() else []
+    return frozenset(
+        (re.sub(r"-[0-9]+-[0-9a-f]{8}\.partial$", ".partial", str(path)), path.read_bytes() if path.is_file() else None)
+        for path in paths
+    )
 
 
 class _Steps:
@@ -174,15 +189,16 @@ class _Steps:
 
 
 def write_directly() -> None:
-    """Have this process write all shards past the page cache, however small, in pieces of a few blocks."""
-    from csf_tool.disk import appenders
+    """Have this process write all files of a known size past the page cache, however small they are."""
+    from csf_tool.disk import appenders, new_file
 
-    def everywhere(fd: int) -> bool:
-        return fd >= 0
+    def make(fd: int, name: str, nbytes: int) -> appenders.Appender:
+        if nbytes:
+            with contextlib.suppress(OSError):  # a file system without O_DIRECT
+                return appenders.DirectAppender(fd, name)
+        return appenders.CachedAppender(fd, name)
 
-    appenders._LEAST_DIRECT_BYTES = 1
-    appenders._PIECE_BYTES = 8192
-    appenders._writes_directly = everywhere
+    new_file.make_appender = make  # type: ignore[attr-defined]
 
 
 def _is_main_thread() -> bool:
@@ -208,10 +224,13 @@ def _obey(order: Order, steps_file: Path | None) -> int:
 
 
 def _serve(folder: Path) -> None:
+    import typer.main
+
     import csf_tool.cli
     import csf_tool.report.progress
 
-    # Here everything is imported, so that the children need not.
+    # Here everything is imported, and the parser of the command line built, so that the children need not.
+    typer.main.get_command = functools.cache(typer.main.get_command)
     for operation in ("expand", "compress", "convert --to hf"):
         sys.argv = ["csf-tool", *operation.split(), str(folder / "nothing"), str(folder / "nowhere")]
         with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):

@@ -181,6 +181,7 @@ def test_no_permission_is_not_the_checkpoints_fault(here: Path, monkeypatch: pyt
     assert (result.exit_code, "Permission denied" in result.stderr) == (3, True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_interrupted_is_130_and_leaves_no_file(here: Path) -> None:
     code = """
@@ -222,6 +223,7 @@ def test_demo_runs_the_main_job(tmp_path: Path) -> None:
     assert again.exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 @pytest.mark.parametrize("arguments", [["--help"], ["stats", "."], ["verify", ".", "--device", "cpu"]], ids=" ".join)
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ def csf_tool(*arguments: str, **variables: str) -> str:
     return subprocess.run([*COMMAND, *arguments], env=environment, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_its_script(shell: str) -> None:
     script = csf_tool(_CSF_TOOL_COMPLETE=f"source_{shell}")
@@ -27,6 +28,7 @@ def test_each_shell_gets_its_script(shell: str) -> None:
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shell", "variables"),
     [

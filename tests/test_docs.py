@@ -75,6 +75,7 @@ def test_every_command_shows_two_examples_that_it_takes(cli_reference: dict[str,
         assert {word for line in examples for word in line.split() if word.startswith("-")} <= known, name
 
 
+@pytest.mark.slow
 def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -53,6 +53,7 @@ def test_the_lines_of_a_plan_cross_where_it_says(sample: Sample) -> None:
     assert "(KiB)" in words(figure)
 
 
+@pytest.mark.slow
 def test_the_map_of_a_plane_marks_its_exceptions(sample: Sample) -> None:
     checkpoint = open_checkpoint(sample("nvfp4-csf-hf"))
     plane = inspect_plane(choose_planes(checkpoint, PLANE)[0])
@@ -65,6 +66,7 @@ def test_the_map_of_a_plane_marks_its_exceptions(sample: Sample) -> None:
     assert all(part in said for part in ("E4M3 byte", "296 exceptions", PLANE, r"\$x\$"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["stats"], ["plan"], ["inspect", PLANE]])
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_commands_write_figures(sample: Sample, tmp_path: Path, command: list[str], suffix: str) -> None:

@@ -19,7 +19,10 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.disk import appenders
 from tests.building import NVFP4, Tensor, compressed, header_of, index_of, matrix, raw_file, recipes_config, write_json
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status and counts pages: Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status and counts pages: Linux only"),
+]
 
 MIB = 1 << 20
 LIMIT = 512 * MIB

@@ -26,6 +26,8 @@ from csf_tool.prove.verify import verify
 from csf_tool.write.compress import CompressOptions, compress
 from csf_tool.write.expand import expand
 
+pytestmark = pytest.mark.slow
+
 LAYERS = 3
 
 

@@ -73,6 +73,7 @@ def dense(tmp_path: Path) -> Path:
     return tmp_path / "dense"
 
 
+@pytest.mark.slow
 def test_files_of_it_are_compressed_verified_and_restored(dense: Path, tmp_path: Path) -> None:
     csf, back = tmp_path / "csf", tmp_path / "back"
     original = hashlib.sha256((dense / "model.safetensors").read_bytes()).hexdigest()

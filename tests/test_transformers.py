@@ -76,6 +76,7 @@ def logits(folder: Path) -> torch.Tensor:
     return found
 
 
+@pytest.mark.slow
 def test_a_model_computes_the_same_from_the_csf_checkpoint(
     dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from csf_tool.checkpoint.problems import Problem
 from csf_tool.codes import Code
 from csf_tool.errors import CsfToolError
 from tests.building import (
+    GATE,
+    INDEX,
     LFS_POINTER,
     MXFP4,
     NVFP4,
@@ -28,15 +30,17 @@ from tests.building import (
     mini_container,
     mini_dense,
     mini_hf,
+    overwrite,
     raw_file,
     recipes_config,
     shard_name,
+    span,
     streams,
     write_json,
     write_shard,
 )
-from tests.test_needs import GATE, INDEX, hf_download, hub_cache, only, overwrite, place, run, spoilt, without_shards
-from tests.test_needs import of_schema as schema
+from tests.commands import run
+from tests.downloads import hf_download, hub_cache, of_schema, only, spoilt, without_shards
 
 ONE = shard_name(1, 2)
 FIXED, EXCEPTIONS = (f"{GATE}.weight_scale.nvfp4_csf_{kind}" for kind in ("fixed", "exceptions"))
@@ -90,14 +94,14 @@ def gone(name: str) -> Callable[[Path], None]:
 def zeroed(*names: str) -> Callable[[Path], None]:
     def change(root: Path) -> None:
         for name in names:
-            begin, end = place(root / ONE, name)
+            begin, end = span(root / ONE, name)
             overwrite(root / ONE, begin, bytes(end - begin))
 
     return change
 
 
 def first_bytes(tensor: str, data: bytes, file: str = ONE) -> Callable[[Path], None]:
-    return lambda root: overwrite(root / file, place(root / file, tensor)[0], data)
+    return lambda root: overwrite(root / file, span(root / file, tensor)[0], data)
 
 
 def one_file(*tensors: Tensor) -> Callable[[Path], Path]:
@@ -135,8 +139,8 @@ def of_another_source(root: Path) -> None:
 
 def redundant(root: Path) -> None:
     """The first exception moves into its row's window."""
-    fixed, _ = place(root / ONE, FIXED)
-    begin, _ = place(root / ONE, EXCEPTIONS)
+    fixed, _ = span(root / ONE, FIXED)
+    begin, _ = span(root / ONE, EXCEPTIONS)
     overwrite(root / ONE, begin + 3, (root / ONE).read_bytes()[fixed : fixed + 1])
 
 
@@ -203,7 +207,7 @@ MESSAGES: dict[str, Output] = {
     "is a web page (HTML or XML), not the file itself": stats(spoilt(b"<html>", ONE)),
     "is JSON text, not a safetensors file: an error message that was saved?": stats(spoilt(b'{"error": 401}', ONE)),
     "begins with zeros: a download made room for it and never filled it": stats(spoilt(bytes(900), ONE)),
-    "is not one that csf-tool reads (…): an older or newer container": stats(schema("lil-nvfp4-csf-checkpoint/0")),
+    "is not one that csf-tool reads (…): an older or newer container": stats(of_schema("lil-nvfp4-csf-checkpoint/0")),
     "a container and a Hugging Face checkpoint in one folder?": stats(lambda root: mini_hf(mini_container(root))),
     "is a serving directory, not a checkpoint": stats(serving),
     "no index lists the shards": stats(of(mini_hf, gone(INDEX))),

@@ -140,6 +140,7 @@ def test_a_serving_directory_that_leads_nowhere(tmp_path: Path, root: str) -> No
     assert (code, "is a serving directory, not a checkpoint" in output) == (2, True)
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("what", ["pipe", "device"])
 @pytest.mark.parametrize(
@@ -300,6 +301,7 @@ def test_a_name_of_a_megabyte_is_refused_and_not_taken_apart(tmp_path: Path) -> 
         assert len(output) < 20_000
 
 
+@pytest.mark.slow
 def test_a_table_of_more_rows_than_anybody_reads_is_cut(tmp_path: Path) -> None:
     tensors = []
     for i in range(1003):

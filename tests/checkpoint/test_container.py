@@ -407,6 +407,7 @@ def may_pass(file: str, place: tuple[str, ...]) -> bool:
     return any(place[:1] == path[:1] and (len(path) == 1 or place[-1] == path[-1]) for path in allowed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bit", range(8))
 @pytest.mark.parametrize("file", sorted(ONLY_VERIFY_SEES))
 def test_every_flipped_bit_is_an_error(tiny: Path, tmp_path: Path, file: str, bit: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.building import MXFP4, Tensor, change_json, raw_file, shard_bytes, shard_name
+from tests.building import MXFP4, Tensor, change_json, raw_file, shard_bytes, shard_name, span
 from tests.corruption.checkpoints import DOWNLOAD_NOTES, INDEX, SHARDS, SUMS, Kind
 
 Span = tuple[str, int, int]
@@ -63,9 +63,7 @@ class Site:
 
     def span(self, shard: str, tensor: str) -> Span:
         """Where a tensor's bytes are."""
-        document, start = self.header(shard)
-        begin, end = document[tensor]["data_offsets"]
-        return shard, start + begin, start + end
+        return shard, *span(self.root / shard, tensor)
 
     def edit_header(self, shard: str, change: Callable[[dict[str, Any]], object]) -> None:
         """Write a shard's header anew, changed, before the same data."""

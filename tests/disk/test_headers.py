@@ -110,6 +110,7 @@ def test_a_header_of_the_greatest_length_is_only_cut_short(shard: Path) -> None:
     assert "cut short inside its header" in refused(shard, (100_000_000).to_bytes(8, "little") + b"{}")
 
 
+@pytest.mark.slow
 def test_a_header_of_the_greatest_length_is_read(shard: Path) -> None:
     head = b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
     assert read(shard, raw_file(head.ljust(100_000_000), b"x")).tensors["a"].begin == 100_000_008
@@ -397,6 +398,7 @@ def layouts(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[str, str, tuple
     ), entries
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(layouts(), st.integers(0, 9))
 def test_rendered_headers_are_read_alike_by_the_reference(
@@ -537,6 +539,7 @@ def test_names_without_escapes_are_usual(name: str) -> None:
     assert header.names == [name]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_tensors_take_no_quadratic_step_even_the_thorough_way() -> None:
     entries: list[tuple[str, str, tuple[int, ...], int]] = []
     entries += [(f"model.layers.{i}.weight", "U8", (1,), 1) for i in range(100_000)]

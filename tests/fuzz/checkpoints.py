@@ -25,7 +25,7 @@ from tests.building import (
 )
 from tests.codec.vectors import golden
 from tests.fuzz.folders import Folder, read
-from tests.fuzz.oracle import Stored, Tensors
+from tests.oracle import Stored, Tensors
 
 ODD_PREFIXES = (
     "",

@@ -17,7 +17,7 @@ from csf_tool.cli import app
 from tests.building import BITS
 from tests.fuzz import folders
 from tests.fuzz.folders import Folder, Link
-from tests.fuzz.oracle import Stored, Tensors, dense_tensors, shard_names, stored_tensors, tensors_of_file
+from tests.oracle import Stored, Tensors, dense_tensors, shard_names, stored_tensors, tensors_of_file
 
 MOST_SECONDS = 20
 """No command on a checkpoint of a few kilobytes takes a hundredth of it: what does has hung."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.building import LFS_POINTER, Tensor, shard_bytes
 from tests.fuzz.folders import Folder, Link, Pipe, Subfolder
-from tests.fuzz.oracle import tensors_of_file
+from tests.oracle import tensors_of_file
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Mutation = Callable[[Draw, Folder], None]

@@ -68,6 +68,7 @@ def checker(kind: str, number: int | None = None) -> Any:
     return check if number is None else seed(number)(check)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(MINUTES > 0, reason="CSF_TOOL_FUZZ: the long way")
 @pytest.mark.parametrize("kind", KINDS)
 def test_fixed_inputs(kind: str) -> None:
@@ -85,6 +86,7 @@ def test_random_inputs(capsys: pytest.CaptureFixture[str]) -> None:
         number += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_mutation_every_command_that_fits_ends_well(kind: str) -> None:
     """What the mutations start from is valid: otherwise they would find nothing."""

@@ -13,7 +13,7 @@ from tests.building import Tensor, mini_dense, mini_hf, shard_bytes
 from tests.fuzz import commands
 from tests.fuzz.commands import Hang, Workplace, run, workplace
 from tests.fuzz.folders import read
-from tests.fuzz.oracle import tensors_of_file
+from tests.oracle import tensors_of_file
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="alarms, pipes and links of POSIX")
 

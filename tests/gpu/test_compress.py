@@ -39,6 +39,7 @@ def check(fmt: CsfFormat, scales: Bytes) -> CsfStreams:
     return streams
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vector", golden(), ids=str)
 def test_golden_scales_encode_to_their_streams(vector: Vector) -> None:
     assert vector.scales is not None
@@ -47,13 +48,15 @@ def test_golden_scales_encode_to_their_streams(vector: Vector) -> None:
     assert streams.exceptions.view(torch.int32).cpu().numpy().tobytes() == vector.exceptions.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outside", [0.0, 0.01, 0.5])
 @pytest.mark.parametrize(
-    ("fmt", "cols"), [(NVFP4, 160), (NVFP4, 40), (NVFP4, 6), (NVFP4, 260), (MXFP4, 160), (MXFP4, 72), (MXFP4, 9)]
+    ("fmt", "cols"),
+    [(NVFP4, 48), (NVFP4, 24), (NVFP4, 12), (NVFP4, 6), (NVFP4, 264), (MXFP4, 48), (MXFP4, 24), (MXFP4, 9)],
 )
 def test_geometries(fmt: CsfFormat, cols: int, outside: float) -> None:
-    """Units of every width, rows with padding, rows of more scales than 8 bits count; few exceptions and very many."""
-    experts = 1 if outside == 0.5 else 2  # every row takes the long way then: many seconds in the interpreter
+    """Units and loads of every width, rows with padding, more scales than 8 bits count; few and many exceptions."""
+    experts = 1 if outside == 0.5 else 2  # every row takes the long way then: seconds in the interpreter
     check(fmt, random_scales(fmt, experts, 16, cols, outside))
 
 
@@ -72,22 +75,26 @@ HARD_ROWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fmt", [NVFP4, MXFP4], ids=lambda fmt: fmt.name)
 @pytest.mark.parametrize("values", HARD_ROWS.values(), ids=HARD_ROWS.keys())
 def test_rows_of_every_shape(fmt: CsfFormat, values: list[int]) -> None:
     check(fmt, np.tile(np.array(values, np.uint8), (1, 16, 1)))
 
 
+@pytest.mark.slow
 def test_rows_that_look_in_different_directions() -> None:
     """Rows of one program: each finds its own best window while others still look."""
     rows = [np.array(HARD_ROWS[name], np.uint8) for name in sorted(HARD_ROWS)]
     check(NVFP4, np.stack([rows[i % len(rows)] for i in range(16)])[None])
 
 
+@pytest.mark.slow
 def test_planes_of_many_programs() -> None:
     check(NVFP4, random_scales(NVFP4, 3, 1040, 2, 0.3))
 
 
+@pytest.mark.slow
 def test_scales_at_an_odd_address() -> None:
     scales = random_scales(NVFP4, 2, 16, 8, 0.1)
     shifted = torch.empty(scales.size + 1, dtype=torch.uint8, device=DEVICE)[1:].view(scales.shape)
@@ -97,6 +104,7 @@ def test_scales_at_an_odd_address() -> None:
     assert torch.equal(streams.exceptions.view(torch.int32), aligned.exceptions.view(torch.int32))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     fmt=st.sampled_from([NVFP4, MXFP4]),
@@ -119,6 +127,7 @@ def test_streams_can_be_prepared_as_they_are() -> None:
     assert decompress_nvfp4_csf_scales(prepared).view(torch.uint8).cpu().numpy().tobytes() == scales.tobytes()
 
 
+@pytest.mark.slow
 def test_more_exceptions_than_there_is_room_for_at_first() -> None:
     """Two stacks are queued before the first is looked at."""
     many, few = (on_device(random_scales(NVFP4, 2, 32, 24, share, seed=3)) for share in (0.9, 0.0))

@@ -56,6 +56,7 @@ GEOMETRIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("outside", [0.0, 0.01, 0.3], ids=lambda share: f"{share:.0%}")
 @pytest.mark.parametrize(("fmt", "rows", "cols"), GEOMETRIES)
@@ -64,12 +65,14 @@ def test_geometries(decode: Backend, fmt: CsfFormat, rows: int, cols: int, outsi
     check(decode, random_stack(fmt, 2, rows, cols, outside), layout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("fmt", "cols"), [(NVFP4, 80), (NVFP4, 40), (NVFP4, 6), (MXFP4, 160), (MXFP4, 9)])
 def test_all_exceptions(decode: Backend, fmt: CsfFormat, cols: int, layout: DenseLayout) -> None:
     check(decode, all_exceptions(fmt, 2, 48, cols), layout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_ordinary_stack_with_a_wild_plane(decode: Backend, layout: DenseLayout) -> None:
     """The stack's average decides whether there are leads; a plane far from it is still exact."""
@@ -78,6 +81,7 @@ def test_an_ordinary_stack_with_a_wild_plane(decode: Backend, layout: DenseLayou
     check(decode, Stack(NVFP4, calm.fixed + wild.fixed, calm.exceptions + wild.exceptions, scales), layout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("offset", [1, 2, 4])
 @pytest.mark.parametrize(("fmt", "cols"), [(NVFP4, 40), (MXFP4, 72)])
@@ -85,6 +89,7 @@ def test_workspace_at_any_offset(decode: Backend, fmt: CsfFormat, cols: int, off
     check(decode, random_stack(fmt, 2, 48, cols, 0.02), layout, offset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_workspace_serves_stacks_of_different_geometry(decode: Backend, layout: DenseLayout) -> None:
     stacks = [random_stack(fmt, 2, rows, cols, 0.02, seed) for seed, (fmt, rows, cols) in enumerate(GEOMETRIES[2:])]

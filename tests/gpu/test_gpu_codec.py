@@ -21,6 +21,8 @@ from csf_tool.progress import Silent
 from csf_tool.prove.verify import verify
 from csf_tool.write.expand import expand
 
+pytestmark = pytest.mark.slow
+
 Sample = Callable[[str], Path]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -5,6 +5,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 import csf_tool
 from tests.conftest import SAMPLES
 from tests.gpu.stacks import DEVICE
@@ -12,6 +14,7 @@ from tests.gpu.stacks import DEVICE
 PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
 
 
+@pytest.mark.slow
 def test_the_examples_run(tmp_path: Path) -> None:
     names = {"samples": Path(shutil.copytree(SAMPLES, tmp_path / "samples")), "device": DEVICE}
     examples = doctest.DocTestParser().get_doctest(PAGE.read_text(), names, PAGE.name, str(PAGE), 0)

@@ -29,6 +29,8 @@ from tests.conftest import SAMPLES
 from tests.gpu.stacks import DEVICE, Bytes
 from tests.hub_server import Hub
 
+pytestmark = pytest.mark.slow
+
 EXPERTS = 4
 L2_BYTES = 60 << 20
 

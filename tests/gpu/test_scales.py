@@ -250,6 +250,7 @@ def test_decompress_refuses_another_format_or_raw_streams(stack: Stack) -> None:
         decompress_nvfp4_csf_scales(raw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routed", [False, True])
 @pytest.mark.parametrize("given_out", [False, True])
 def test_it_compiles_as_one_graph(stack: Stack, routed: bool, given_out: bool) -> None:
@@ -267,6 +268,7 @@ def test_it_compiles_as_one_graph(stack: Stack, routed: bool, given_out: bool) -
     assert (got[active] == stack.scales[active].astype(np.int32) * 2).all()
 
 
+@pytest.mark.slow
 def test_the_operator_is_sound(stack: Stack) -> None:
     """Torch's own check of a custom operator: schema, fake implementation, and its behaviour when traced."""
     tables = prepared(stack)._tables

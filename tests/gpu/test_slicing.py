@@ -51,6 +51,7 @@ def test_taken_apart_and_put_together_a_stack_is_what_it_was(fmt: CsfFormat, eve
     assert raw(stack).stack().fixed.cpu().numpy().tobytes() == np.concatenate(stack.fixed).tobytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_a_cut_of_the_streams_decodes_to_the_cut_of_the_scales(data: st.DataObject) -> None:
@@ -66,6 +67,7 @@ def test_a_cut_of_the_streams_decodes_to_the_cut_of_the_scales(data: st.DataObje
     assert np.array_equal(decoded_by_numpy(cut), stack.scales[:, top:bottom, left:right])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fmt", FORMATS, ids=name_of)
 @pytest.mark.parametrize("outside", [0.0, 0.05])
 def test_joined_rows_follow_one_another_or_take_turns(fmt: CsfFormat, outside: float) -> None:

@@ -63,6 +63,7 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[
     return mini_container(tmp_path / "container", codec, content={"a.safetensors": tensors}), tensors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_ranks_have_rows_of_gate_and_up_and_columns_of_down(written: tuple[Path, list[Tensor]], size: int) -> None:
     root, tensors = written
@@ -75,6 +76,7 @@ def test_ranks_have_rows_of_gate_and_up_and_columns_of_down(written: tuple[Path,
         assert np.array_equal(decoded(down), np.split(dense(tensors, "down"), size, axis=2)[rank])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4])
 def test_gate_and_up_in_one_stack(written: tuple[Path, list[Tensor]], size: int) -> None:
     root, tensors = written
@@ -109,6 +111,7 @@ def test_a_stack_is_prepared_once_and_whole_ones_are_not_taken_apart(
     assert counted == {"tables": 2, "rows": 2}
 
 
+@pytest.mark.slow
 def test_a_workspace_for_the_stacks_of_a_layer(written: tuple[Path, list[Tensor]]) -> None:
     root, tensors = written
     stacks = {p: ask(root, 3, p, device=DEVICE) for p in PROJECTIONS}
@@ -118,6 +121,7 @@ def test_a_workspace_for_the_stacks_of_a_layer(written: tuple[Path, list[Tensor]
         assert np.array_equal(got, dense(tensors, projection))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 def test_plan_knows_what_the_stacks_take(tmp_path: Path, size: int) -> None:
     """To the byte, for ranks whose exceptions are as many: here the first has half of each plane's four."""

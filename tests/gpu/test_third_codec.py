@@ -9,6 +9,8 @@ from csf_tool.gpu import scales
 from tests.gpu.stacks import encoded, expected, on_device
 from tests.test_third_codec import THIRD
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("layout", ["linear", "swizzled"])
 def test_kernels_decode_it(layout: scales.DenseLayout, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from tests.gpu.stacks import DEVICE, expected, expert_start, prepared, random_st
 LAYOUTS: tuple[DenseLayout, ...] = ("linear", "swizzled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_stacks_of_any_size_and_format_take_turns_in_one_buffer(layout: DenseLayout) -> None:
     stacks = [

@@ -56,6 +56,7 @@ def flip(path: Path, tensor: str, offset: int = 0) -> None:
 # As a user would, with nothing but the environment
 
 
+@pytest.mark.slow
 def test_by_the_environment_alone(hub: Hub, tmp_path: Path) -> None:
     environment = {
         **os.environ,
@@ -311,6 +312,7 @@ def test_room_for_the_shards_in_flight_is_asked_for(
     assert asked[0] - asked[1] == sum(sizes[-2:])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_an_interrupt_does_not_wait_for_the_next_try(hub: Hub, tmp_path: Path) -> None:
     """The storage asks to wait for a minute: that is not waited for."""

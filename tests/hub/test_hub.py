@@ -225,6 +225,7 @@ def test_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 # Ranges
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 3 * BLOCK_BYTES), st.integers(0, BLOCK_BYTES)), max_size=12), st.integers(0, 99)
 )

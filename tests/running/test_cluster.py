@@ -21,6 +21,8 @@ from csf_tool.write.engine import WriteOptions
 from csf_tool.write.expand import Expanded, expand
 from tests.building import tree
 
+pytestmark = pytest.mark.slow
+
 Sample = Callable[[str], Path]
 Copied = Callable[..., Path]
 

@@ -139,6 +139,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while it starts", "at any moment"])
 def test_an_interrupt_of_all_processes_is_heard_once_and_leaves_no_worker(moment: str) -> None:
     """In a process of one thread, as those are that may fork: another's would take the signal."""

@@ -1,12 +1,13 @@
-"""expand --consume-source: a source shard goes only after its proof, and a killed run goes on from what is left."""
+"""--consume-source: a source shard goes only after its proof, and a killed run goes on from what is left."""
 
 import json
 import os
 import shutil
+import signal
 import struct
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from csf_tool.progress import Silent
 from csf_tool.write.engine import WriteOptions
 from csf_tool.write.expand import expand
 from csf_tool.write.journal import is_complete
-from tests.building import tree
+from tests.building import MXFP4, mini_container, mini_dense, mini_hf, tree
+from tests.faults import Order, Outcome, Server
 
 Sample = Callable[[str], Path]
 Copied = Callable[..., Path]
@@ -46,69 +48,83 @@ def test_the_source_shards_are_gone_and_the_result_is_the_same(
     assert tree(tmp_path / "out") == tree(tmp_path / "expected")
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-import csf_tool.write.journal as journal
-from csf_tool.cli import main
-
-steps = int(sys.argv.pop(1))
-
-def count(function):
-    def counted(*arguments, **options):
-        global steps
-        if steps == 0:
-            os.kill(os.getpid(), 9)
-        steps -= 1
-        return function(*arguments, **options)
-    return counted
-
-journal.Journal.consume = count(journal.Journal.consume)
-journal.Journal.finish = count(journal.Journal.finish)
-journal.Journal.close = count(journal.Journal.close)
-Path.unlink = count(Path.unlink)
-main()
-"""
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("server")) as running:
+        yield running
 
 
-@pytest.mark.parametrize("csf", ["nvfp4-csf-hf", "mxfp4-csf-container"])
-def test_killed_at_any_step_it_goes_on_from_what_is_left(
-    copied: Copied, sample: Sample, tmp_path: Path, csf: str
-) -> None:
-    expand(open_checkpoint(sample(csf)), tmp_path / "expected", NumpyDecoder(), Silent())
-    for steps in range(100):
-        source, out = copied(csf, f"source-{steps}"), tmp_path / f"out-{steps}"
-        arguments = ["expand", str(source), str(out), *CONSUME, "--jobs", "1"]
-        killed = subprocess.run(
-            [sys.executable, "-c", KILLED, str(steps), *arguments], capture_output=True, check=False
-        )
-        if killed.returncode == 0:
-            break
-        finished = {p.name for p in out.glob("*.safetensors")}
-        assert set(shards(source)) | finished >= set(shards(tmp_path / "expected")), "a shard is lost"
-        result = CliRunner().invoke(app, arguments)
-        assert result.exit_code == 0, (steps, result.stderr)
-        assert tree(out) == tree(tmp_path / "expected"), steps
-        assert shards(source) == []
-        shutil.rmtree(out)
-    assert steps > 5
+DEVICE = ["--device", "cpu"]
+
+COMMANDS: dict[str, tuple[Callable[..., Path], list[str]]] = {
+    "expand hf": (mini_hf, ["expand", *DEVICE]),
+    "expand container": (partial(mini_container, codec=MXFP4), ["expand", *DEVICE]),
+    "compress hf": (mini_dense, ["compress", "--keep-larger", *DEVICE]),
+    "compress container": (partial(mini_dense, codec=MXFP4), ["compress", "--keep-larger", *DEVICE]),
+    "convert to container": (mini_hf, ["convert", "--to", "container"]),
+    "convert to hf": (mini_container, ["convert", "--to", "hf"]),
+}
+"""A source, and the command that makes another checkpoint of it."""
 
 
-def test_only_the_shards_that_were_expanded_are_removed_afterwards(copied: Copied, tmp_path: Path) -> None:
+class Consuming:
+    """Runs that consume their source, each on a copy of its own, in place of the one before."""
+
+    def __init__(self, name: str, folder: Path, server: Server) -> None:
+        make, (operation, *options) = COMMANDS[name]
+        self.template, self.source, self.out = make(folder / "template", shards=3), folder / "source", folder / "out"
+        consume = ["--consume-source", "--yes", "--jobs", "1"]
+        self.order = Order([operation, str(self.source), str(self.out), *options, *consume])
+        self._server = server
+        done = self.run()
+        assert done.code == 0, done.err
+        self.whole, self.steps = tree(self.out), done.steps
+
+    def run(self, at: int = 0) -> Outcome:
+        """Begin anew, to be killed at a step."""
+        for folder in (self.source, self.out):
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.template, self.source)
+        return self._server.run(replace(self.order, at=at, action="kill"))
+
+    def go_on(self) -> Outcome:
+        """Run the command again."""
+        return self._server.run(self.order)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills and forks processes: POSIX only")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_killed_at_any_step_it_goes_on_from_what_is_left(tmp_path: Path, server: Server, name: str) -> None:
+    """Killed before every step that gives a file its name or removes one; test_interruption.py has those between."""
+    case = Consuming(name, tmp_path, server)
+    wanted = shards(case.out)
+    kills = [i for i, step in enumerate(case.steps, 1) if step in ("rename", "replace", "unlink", "rmdir")]
+    assert len(kills) > 25
+    for at in kills:
+        assert case.run(at).code == -signal.SIGKILL
+        assert {*shards(case.source), *shards(case.out)} == {*wanted}, "a shard is lost"
+        done = case.go_on()
+        assert done.code == 0, (at, done.err)
+        assert tree(case.out) == case.whole, at
+        assert shards(case.source) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills and forks processes: POSIX only")
+def test_only_the_shards_that_were_expanded_are_removed_afterwards(tmp_path: Path, server: Server) -> None:
     """A run killed while it removed the last sources is given another folder of the same names: nothing goes."""
-    source, other = copied("nvfp4-csf-hf"), copied("nvfp4-csf-hf", "other")
+    case = Consuming("expand hf", tmp_path, server)
+    at = len(case.steps)
+    while case.run(at) and is_complete(case.out):
+        at -= 1
+    case.run(at + 1)  # the first step of those that only remove
+    assert is_complete(case.out)
+    assert shards(case.source) != []
+    other = Path(shutil.copytree(case.template, tmp_path / "other"))
     for path in other.glob("*.safetensors"):
         os.utime(path, ns=(1, 1))
-    arguments = [str(tmp_path / "out"), *CONSUME, "--jobs", "1"]
-    for steps in range(100):
-        subprocess.run([sys.executable, "-c", KILLED, str(steps), "expand", str(source), *arguments], check=False)
-        if is_complete(tmp_path / "out"):
-            break
-        shutil.rmtree(tmp_path / "out")
-        shutil.rmtree(source)
-        source = copied("nvfp4-csf-hf")
-    assert is_complete(tmp_path / "out")
-    result = CliRunner().invoke(app, ["expand", str(other), *arguments])
+    result = CliRunner().invoke(app, ["expand", str(other), *case.order.argv[2:]])
     assert (result.exit_code, "nothing was removed" in result.stderr) == (2, True)
     assert len(shards(other)) == 3
 

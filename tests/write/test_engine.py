@@ -89,6 +89,7 @@ def test_parts_one_after_another(sample: Sample, tmp_path: Path, whole: Whole, n
     assert tree(out) == whole(name)
 
 
+@pytest.mark.slow
 @every_operation
 def test_parts_at_once(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
     source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
@@ -112,6 +113,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @every_operation
 def test_finish_does_what_the_last_part_had_left_to_do(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
     source, out, expected = sample(OPERATIONS[name][0]), tmp_path / "out", whole(name)
@@ -159,6 +161,7 @@ def test_a_file_that_does_not_belong_there_is_named_and_stays(
     assert (out / first).read_bytes() == wrong
 
 
+@pytest.mark.slow
 @every_operation
 def test_recheck_writes_a_finished_shard_again_that_was_damaged(
     sample: Sample, tmp_path: Path, whole: Whole, name: str
@@ -174,6 +177,7 @@ def test_recheck_writes_a_finished_shard_again_that_was_damaged(
     assert tree(out) == whole(name)
 
 
+@pytest.mark.slow
 @every_operation
 def test_finished_shards_are_not_written_again(sample: Sample, tmp_path: Path, whole: Whole, name: str) -> None:
     source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
@@ -192,54 +196,6 @@ def test_the_source_is_consumed(copied: Copied, tmp_path: Path, whole: Whole, na
     assert sorted(report(name, source, out, *CONSUME)["removed_sources"]) == removed
     assert shards(source) == []
     assert tree(out) == whole(name)
-
-
-KILLED_AT = """
-import os, sys
-from pathlib import Path
-import csf_tool.write.journal as journal
-from csf_tool.cli import main
-
-steps = int(sys.argv.pop(1))
-
-def count(function):
-    def counted(*arguments, **options):
-        global steps
-        if steps == 0:
-            os.kill(os.getpid(), 9)
-        steps -= 1
-        return function(*arguments, **options)
-    return counted
-
-for step in ("consume", "finish", "keep", "complete", "close"):
-    setattr(journal.Journal, step, count(getattr(journal.Journal, step)))
-Path.unlink = count(Path.unlink)
-main()
-"""
-
-
-@pytest.mark.slow
-@every_operation
-def test_a_run_that_consumes_its_source_goes_on_from_what_is_left(
-    copied: Copied, tmp_path: Path, whole: Whole, name: str
-) -> None:
-    expected, steps, sample = whole(name), 0, OPERATIONS[name][0]
-    while True:
-        source, out = copied(sample, f"{steps}/{sample}"), tmp_path / f"out-{steps}"
-        command = argv(name, source, out, *CONSUME)
-        killed = subprocess.run(
-            [sys.executable, "-c", KILLED_AT, str(steps), *command], capture_output=True, check=False
-        )
-        if killed.returncode == 0:
-            break
-        written = {Path(shard).name for shard in shards(out)} if out.exists() else set()
-        left = {Path(shard).name for shard in shards(source)}
-        assert left | written == {Path(shard).name for shard in expected if shard.endswith(".safetensors")}, "lost"
-        done(name, source, out, *CONSUME)
-        assert tree(out) == expected, steps
-        assert shards(source) == []
-        steps += 1
-    assert steps > 10
 
 
 def test_what_needs_the_source_does_not_consume_it(copied: Copied, tmp_path: Path) -> None:

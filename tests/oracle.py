@@ -1,6 +1,7 @@
-"""A second decoder, written from the format note alone: what the tensors of a folder are, a byte at a time.
+"""The tests' own decoder, written from the format note alone: what the tensors of a folder are, a byte at a time.
 
 It shares no code with csf_tool and is as strict as it is slow: what it cannot read for certain is `Unsure`.
+`tests/building.py` has the encoder that goes with it.
 """
 
 import json
@@ -28,8 +29,8 @@ class Stored:
 Tensors = dict[str, Stored]
 
 
-def tensors_of_file(raw: bytes) -> Tensors:
-    """The tensors of a safetensors file."""
+def tensors_of_file(raw: bytes, *, tail: bool = False) -> Tensors:
+    """The tensors of a safetensors file; with `tail`, bytes may follow the last one."""
     length = int.from_bytes(raw[:8], "little")
     if len(raw) < 8 or length > len(raw) - 8:
         raise Unsure("cut short")
@@ -48,7 +49,7 @@ def tensors_of_file(raw: bytes) -> Tensors:
             raise Unsure(f"{name}: size")
         found[name] = Stored(entry["dtype"], shape, data[begin:end])
         at = end
-    if at != len(data):
+    if at != len(data) and not tail:
         raise Unsure("trailing bytes")
     return found
 
@@ -80,7 +81,7 @@ def _indexed(root: Path) -> list[str]:
     return list(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else []
 
 
-def stored_tensors(root: Path, names: list[str] | None = None) -> Tensors:
+def stored_tensors(root: Path, names: list[str] | None = None, *, tail: bool = False) -> Tensors:
     """The tensors of a folder's shards, or of one file, as they are; `names` are its shards where that is known.
 
     Raises:
@@ -89,7 +90,7 @@ def stored_tensors(root: Path, names: list[str] | None = None) -> Tensors:
     try:
         found: Tensors = {}
         for path in [root] if root.is_file() else [root / name for name in names or shard_names(root)]:
-            tensors = tensors_of_file(path.read_bytes())
+            tensors = tensors_of_file(path.read_bytes(), tail=tail)
             if found.keys() & tensors.keys():
                 raise Unsure("a tensor twice")
             found |= tensors
@@ -100,13 +101,13 @@ def stored_tensors(root: Path, names: list[str] | None = None) -> Tensors:
         raise Unsure(repr(error)) from error
 
 
-def dense_tensors(root: Path, names: list[str] | None = None) -> Tensors:
+def dense_tensors(root: Path, names: list[str] | None = None, *, tail: bool = False) -> Tensors:
     """The same with every pair of streams decoded.
 
     Raises:
         Unsure: they have no certain meaning.
     """
-    found = stored_tensors(root, names)
+    found = stored_tensors(root, names, tail=tail)
     try:
         for codec in CODECS:
             _replace_streams(found, codec)
