@@ -18,6 +18,8 @@ class CancelToken:
 
     def cancel(self) -> None:
         """Ask all jobs to stop. Returns before they have."""
+        if self._cancelled.is_set():
+            return
         self._cancelled.set()
         for call in self._on_cancel:
             call()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -39,10 +40,11 @@ def run_jobs(
     """
     futures: dict[Future[R], T] = {}
     finished: SimpleQueue[Future[R]] = SimpleQueue()  # `as_completed` takes locks that an interrupt can leave taken
+    run = partial(_cancelling, work, cancel) if isinstance(executor, ThreadPoolExecutor) else work
     try:
         with interrupts_deferred():
             for task in tasks:
-                future = executor.submit(work, task)
+                future = executor.submit(run, task)
                 futures[future] = task
                 future.add_done_callback(finished.put)
         for _ in futures:
@@ -53,6 +55,15 @@ def run_jobs(
         for future in futures:
             future.cancel()
         executor.shutdown(wait=True)
+        raise
+
+
+def _cancelling(work: Callable[[T], R], cancel: CancelToken, task: T) -> R:
+    """Do a task in a thread. If it fails, the next one in this thread must not get anywhere before that is heard."""
+    try:
+        return work(task)
+    except BaseException:
+        cancel.cancel()
         raise
 
 

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -58,3 +59,26 @@ def test_a_job_that_fails_ends_the_others_at_their_next_report() -> None:
     with ThreadPoolExecutor(3) as pool, pytest.raises(ZeroDivisionError):
         run_jobs(["fails", "reports", "waits"], work, lambda *_: None, pool, cancel)
     assert sorted(ended) == ["reports", "waits"]
+
+
+def test_a_thread_whose_job_failed_begins_no_other() -> None:
+    """Not even when the thread that waits for the results hears of the failure late."""
+    reached: list[int] = []
+    cancel = CancelToken()
+
+    def work(n: int) -> int:
+        if n == 1:
+            raise ValueError("this one")
+        cancel.check()
+        reached.append(n)
+        return n
+
+    class Slow(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+            future = super().submit(*args, **kwargs)
+            time.sleep(0.01)
+            return future
+
+    with Slow(1) as pool, pytest.raises(ValueError, match="this one"):
+        run_jobs(range(4), work, lambda *_: None, pool, cancel)
+    assert reached == [0]
