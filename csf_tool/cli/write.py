@@ -97,7 +97,7 @@ def _was_complete(argument: str, destination: Path) -> bool:
 
     if not finish_removal(Path(argument), destination):
         return False
-    print_err(f"{destination} was complete already; what was left to remove is gone")
+    print_err(f"{destination} is complete already, and the shards of {argument} are gone")
     return True
 
 

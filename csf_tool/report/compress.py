@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from csf_tool.checkpoint.model import Layout
 from csf_tool.report.console import SHOWN_PROBLEMS
-from csf_tool.report.written import written_json, written_lines
+from csf_tool.report.written import complete_already, written_json, written_lines
 from csf_tool.text import count, escape, percent, size
 from csf_tool.write.compress import Compressed
 
@@ -33,6 +33,8 @@ def compress_json(compressed: Compressed) -> dict[str, Any]:
 
 def compress_report(compressed: Compressed) -> list[RenderableType]:
     """The summary for people: what became smaller, what stayed dense and why."""
+    if compressed.was_complete:
+        return complete_already(compressed)
     saved = compressed.dense_bytes - compressed.csf_bytes
     lines: list[RenderableType] = [
         f"Wrote {escape(compressed.destination)} ({compressed.layout.words}): "

@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from csf_tool.prove.identity import Identity
-from csf_tool.report.written import written_json, written_lines
+from csf_tool.report.written import complete_already, written_json, written_lines
 from csf_tool.text import count, escape, size
 from csf_tool.write.convert import Converted
 
@@ -25,6 +25,8 @@ def convert_json(converted: Converted) -> dict[str, Any]:
 
 def convert_report(converted: Converted) -> list[RenderableType]:
     """The summary for people."""
+    if converted.was_complete:
+        return complete_already(converted)
     linked = f" ({len(converted.linked)} linked)" if converted.linked else ""
     written = f"{count(len(converted.shards), 'shard')}{linked} and {count(len(converted.other_files), 'other file')}"
     head = f"Wrote {escape(converted.destination)} ({converted.target.value}): {written}, "

@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from csf_tool.report.written import rate, written_json, written_lines
+from csf_tool.report.written import complete_already, rate, written_json, written_lines
 from csf_tool.text import count, escape, size
 from csf_tool.write.expand import Expanded
 
@@ -26,6 +26,8 @@ def expand_json(expanded: Expanded) -> dict[str, Any]:
 
 def expand_report(expanded: Expanded) -> list[RenderableType]:
     """The summary for people, and what it does and does not prove."""
+    if expanded.was_complete:
+        return complete_already(expanded)
     written = f"{count(len(expanded.shards), 'shard')} and {count(len(expanded.other_files), 'other file')}"
     lines: list[RenderableType] = [
         f"Wrote {escape(expanded.destination)}: {written}, {size(expanded.bytes_written)} in "

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from csf_tool.text import count, size
+from rich.console import RenderableType
+
+from csf_tool.text import count, escape, size
 from csf_tool.write.engine import Written
 
 
@@ -18,6 +20,7 @@ def written_json(written: Written) -> dict[str, Any]:
         "removed_sources": written.removed_sources,
         "other_files": written.other_files,
         "notes": written.notes,
+        "was_complete": written.was_complete,
         "bytes_written": written.bytes_written,
         "seconds": round(written.seconds, 3),
     }
@@ -35,6 +38,14 @@ def written_lines(written: Written) -> list[str]:
     if written.missing:
         lines.append(f"Not complete yet: {count(len(written.missing), 'shard')} left for other parts to write.")
     return lines
+
+
+def complete_already(written: Written) -> list[RenderableType]:
+    """The report of a run that had nothing to do."""
+    return [
+        f"{escape(written.destination)} is complete already, made by the same command from {escape(written.source)}: "
+        "nothing was read or written. csf-tool verify proves its bytes; --recheck compares them with the source's."
+    ]
 
 
 def rate(written: Written) -> str:

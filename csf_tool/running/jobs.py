@@ -10,7 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
-from csf_tool.cancel import CancelToken
+from csf_tool.cancel import CancelToken, Stopped
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,9 +47,17 @@ def run_jobs(
                 future = executor.submit(run, task)
                 futures[future] = task
                 future.add_done_callback(finished.put)
+        stopped: Stopped | None = None
         for _ in futures:
             future = finished.get()
-            done(futures[future], future.result())
+            try:
+                result = future.result()
+            except Stopped as error:  # by the failure of another job, which is about to arrive
+                stopped = error
+                continue
+            done(futures[future], result)
+        if stopped:
+            raise stopped
     except BaseException:
         cancel.cancel()
         for future in futures:

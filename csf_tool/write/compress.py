@@ -6,7 +6,7 @@ meanwhile: every byte is read once, and encoded once.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -34,7 +34,7 @@ from csf_tool.running.jobs import local_executor, run_jobs
 from csf_tool.write.container import DOCUMENTS, RECORD_BYTES, container_documents
 from csf_tool.write.destination import Destination
 from csf_tool.write.encoding import EncodingRenderer, encoded_shard, require_lossless
-from csf_tool.write.engine import Earlier, WriteOptions, Written, require_sound, write
+from csf_tool.write.engine import Earlier, WriteOptions, Written, kept_facts, require_sound, write
 from csf_tool.write.journal import Record
 from csf_tool.write.kept_streams import KeptStreams
 from csf_tool.write.output import Output, OutputShard
@@ -121,23 +121,26 @@ def compress(
         EnvironmentFault: not enough room, or the system cannot write.
     """
     begun, how = time.monotonic(), how or WriteOptions()
-    earlier = Earlier.at(destination, checkpoint, how)
-    require_sound(checkpoint, earlier.consumed, "not compressed")
+    facts = kept_facts(destination)
     if checkpoint.planes:
         raise UsageError(f"{checkpoint.label}: holds CSF planes already; csf-tool expand makes it dense")
-    if not checkpoint.dense_planes and not earlier.facts:
+    if not checkpoint.dense_planes and not facts:
         raise UsageError(f"{checkpoint.label}: holds no FP4 block scales")
+    layout = Layout(facts["layout"]) if facts else _layout(checkpoint, options)
+    earlier = Earlier.at(destination, checkpoint, how, "compress", options.wanted(layout))
+    require_sound(checkpoint, earlier.consumed, "not compressed")
+    if earlier.result:
+        return _compressed(earlier.written(checkpoint, destination), layout, earlier.result, encoder.device)
     checkpoint.fetch_side_files()
     configs = {file.name: load_json(file.path, file.name) for file in config_files(checkpoint)}
     left: list[LeftDense] = []
     kept = None if how.executor else KeptStreams(Destination(destination))
     with kept or nullcontext():
-        if earlier.facts:
-            choice = _Choice(**earlier.facts)
+        if facts:
+            choice = _Choice(**facts)
         else:
             measure = partial(_count_exceptions, checkpoint, encoder, kept, progress, how)
-            choice, left = _choose(checkpoint, options, configs, measure)
-        layout = Layout(choice.layout)
+            choice, left = _choose(checkpoint, layout, options.rules, configs, measure)
         renderer = EncodingRenderer(
             encoder,
             {name: exceptions for name, (_, _, exceptions) in choice.planes.items()},
@@ -148,38 +151,57 @@ def compress(
             encoded_shard(shard, choice.planes_of(shard), renderer.exceptions, layout, choice.fmt)
             for shard in checkpoint.shards
         ]
-        make = _container_output if layout is Layout.CONTAINER else _hf_output
-        output = make(checkpoint, options, configs, choice, earlier, shards, renderer)
-        written = write(output, checkpoint, destination, progress, how, begun)
-    scales = choice.scales()
-    return Compressed(
-        **vars(written) | {"notes": _unmarked(configs, choice)},
-        layout=layout,
-        format=choice.fmt,
-        device=encoder.device,
-        planes=len(scales),
-        dense_bytes=sum(dense for dense, _ in scales),
-        csf_bytes=sum(stored for _, stored in scales),
-        left=left,
-    )
+        if layout is Layout.CONTAINER:
+            output = _container_output(checkpoint, options.origin, configs, choice, shards, renderer)
+        else:
+            output = _hf_output(checkpoint, configs, choice, earlier, shards, renderer)
+        written = write(output, checkpoint, destination, earlier, progress, how, begun)
+    written.notes = _unmarked(configs, choice)
+    return _compressed(written, layout, choice, encoder.device, left)
 
 
-def _choose(
-    checkpoint: Checkpoint,
-    options: CompressOptions,
-    configs: Mapping[str, Any],
-    measure: Callable[[list[DensePlane]], dict[str, int]],
-) -> tuple[_Choice, list[LeftDense]]:
-    """Choose what to compress; and what stays dense, each with the reason."""
-    planes = checkpoint.dense_planes
-    fmt = main_format(planes)
+def _layout(checkpoint: Checkpoint, options: CompressOptions) -> Layout:
+    """The layout to write: what is asked for, or the one that readers of the format exist for."""
+    fmt = main_format(checkpoint.dense_planes)
     layout = options.layout or (Layout.HF if fmt.has_hf_readers else Layout.CONTAINER)
     if layout is Layout.HF and not fmt.has_hf_readers:
         raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout; use --to container")
     if layout is Layout.CONTAINER and (nested := [shard.name for shard in checkpoint.shards if "/" in shard.name]):
         raise UsageError(f"--to container: shard {nested[0]} lies in a folder; a container's shard names are plain")
+    return layout
+
+
+def _compressed(
+    written: Written, layout: Layout, planes: "_Choice | Checkpoint", device: str, left: Sequence[LeftDense] = ()
+) -> Compressed:
+    """The result, of planes that were chosen now or that a finished result holds."""
+    if isinstance(planes, Checkpoint):
+        fmt, scales = planes.formats[0], [(plane.dense_bytes, plane.csf_bytes) for plane in planes.planes]
+    else:
+        fmt, scales = planes.fmt, planes.scales()
+    return Compressed(
+        **vars(written),
+        layout=layout,
+        format=fmt,
+        device=device,
+        planes=len(scales),
+        dense_bytes=sum(dense for dense, _ in scales),
+        csf_bytes=sum(stored for _, stored in scales),
+        left=list(left),
+    )
+
+
+def _choose(
+    checkpoint: Checkpoint,
+    layout: Layout,
+    rules: Rules,
+    configs: Mapping[str, Any],
+    measure: Callable[[list[DensePlane]], dict[str, int]],
+) -> tuple[_Choice, list[LeftDense]]:
+    """Choose what to compress; and what stays dense, each with the reason."""
+    planes = checkpoint.dense_planes
     modules = _marked_modules(planes, configs) if layout is Layout.HF else None
-    selection = select(planes, options.rules, modules, measure, checkpoint.doubtful)
+    selection = select(planes, rules, modules, measure, checkpoint.doubtful)
     if not selection.chosen:
         first = selection.left[0]
         left = f"{len(selection.left)} block scales stay dense, as {first.plane.name}: {first.reason}"
@@ -187,7 +209,7 @@ def _choose(
     chosen = {plane.name: (plane.rows, plane.cols, selection.exceptions[plane.name]) for plane in selection.chosen}
     names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
     shards = [shard.name for shard in checkpoint.shards]
-    return _Choice(layout.value, fmt.name, chosen, shards, names), selection.left
+    return _Choice(layout.value, selection.fmt.name, chosen, shards, names), selection.left
 
 
 def _recipe_modules(configs: Mapping[str, Any]) -> set[str]:
@@ -278,7 +300,6 @@ def _measure(task: _Measuring, on_bytes: OnBytes = lambda _: None) -> dict[str, 
 
 def _hf_output(
     checkpoint: Checkpoint,
-    options: CompressOptions,
     configs: Mapping[str, Any],
     choice: _Choice,
     earlier: Earlier,
@@ -290,7 +311,6 @@ def _hf_output(
     marked_configs = rewritten_configs(checkpoint, lambda raw, name: mark_encoding(raw, name, marked))
     return Output(
         "compress",
-        options.wanted(Layout.HF),
         shards,
         plain_files(checkpoint) + marked_configs + _hf_index(checkpoint, choice, earlier, shards),
         renderer,
@@ -317,10 +337,9 @@ def _hf_index(checkpoint: Checkpoint, choice: _Choice, earlier: Earlier, shards:
 
 def _container_output(
     checkpoint: Checkpoint,
-    options: CompressOptions,
+    stated: StatedOrigin,
     configs: Mapping[str, Any],
     choice: _Choice,
-    earlier: Earlier,  # noqa: ARG001 (nothing here is made of shards that may be gone but by `choice`)
     shards: list[OutputShard],
     renderer: EncodingRenderer,
 ) -> Output:
@@ -328,7 +347,7 @@ def _container_output(
     files = plain_files(checkpoint) + config_files(checkpoint)
     files += [SideFile(index.name, checkpoint.root / index.name)] if index else []
     side_files = [replace(file, folder=METADATA) for file in files]
-    origin = find_origin(checkpoint, choice.fmt, model_type(configs.get(CONFIG_FILES[0])), options.origin)
+    origin = find_origin(checkpoint, choice.fmt, model_type(configs.get(CONFIG_FILES[0])), stated)
 
     def documents(_: Mapping[str, Record], folder: Path) -> list[SideFile]:
         return container_documents(
@@ -345,7 +364,6 @@ def _container_output(
 
     return Output(
         "compress",
-        options.wanted(Layout.CONTAINER),
         shards,
         side_files,
         renderer,

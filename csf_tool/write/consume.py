@@ -6,15 +6,19 @@ found right. What is about to go is recorded first, so that a run killed midway 
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.codes import Code
+from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.disk.new_file import lock, sync_folder
 from csf_tool.disk.own_files import OWN_FOLDER
 from csf_tool.disk.paths import safe_relative
 from csf_tool.disk.reader import RandomReader, drop_cache
 from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, consumed_shards, is_complete
 from csf_tool.write.output import OutputShard
 
@@ -33,6 +37,25 @@ def require_consumable(checkpoint: Checkpoint) -> None:
             raise UsageError(problem, Code.SHARED_SOURCE)
 
 
+@contextmanager
+def sole_consumer(checkpoint: Checkpoint) -> Iterator[None]:
+    """Keep other runs from removing the shards of the same source meanwhile, where the system can lock a folder.
+
+    Raises:
+        EnvironmentFault: another run is at it.
+    """
+    if not hasattr(os, "O_DIRECTORY"):
+        yield
+        return
+    folder = os.open(checkpoint.root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if lock(folder, wait=False) is False:
+            raise EnvironmentFault("another run removes its shards: nothing was done", file=checkpoint.label)
+        yield
+    finally:
+        os.close(folder)
+
+
 def _why_not(shard: Shard) -> str | None:
     parents = [shard.path, *shard.path.parents]
     status = shard.path.lstat()
@@ -48,22 +71,43 @@ def _why_not(shard: Shard) -> str | None:
 
 
 def finish_removal(source: Path, destination: Path) -> bool:
-    """Do what a run left undone that was killed while it removed the last source shards; whether there was one.
+    """Do what a run left undone that was killed while it removed the last source shards; whether all is done.
+
+    All is done as well where a run that removed the shards of `source` has come to its end.
 
     Raises:
-        UsageError: a shard in `source` is not the one that the run has read.
+        UsageError: the destination is of another source, or a shard in `source` is not the one that the run has read.
     """
     if not is_complete(destination):
-        return False
-    for name, recorded in consumed_shards(destination).items():
-        path = source / safe_relative(name, OWN_FOLDER)
-        status = path.lstat() if path.exists() else None
+        noted = finished_run(destination)
+        return noted.get("root") == _root(source) and not any(source.rglob("*" + SHARD_SUFFIX))
+    journal = Journal(destination)
+    run = journal.run()
+    if run is None or run.root != _root(source):
+        of = run.label if run else "something else"
+        raise UsageError(f"is the result of {of}, not of {source}: nothing was removed", file=str(destination))
+    consumed = consumed_shards(destination)
+    for name, recorded in consumed.items():
+        status = _status(source / safe_relative(name, OWN_FOLDER))
         if status and (status.st_size, status.st_mtime_ns) != recorded:
-            raise UsageError(f"{path}: is not the shard that {destination} was made from: nothing was removed")
-    for name in consumed_shards(destination):
+            problem = f"is not the shard that {destination} was made from: nothing was removed"
+            raise UsageError(problem, file=str(source / name))
+    for name in consumed:
         (source / name).unlink(missing_ok=True)
-    Journal(destination).close()
+    journal.close()
     return True
+
+
+def _root(source: Path) -> str:
+    return str(source.resolve())
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """What lies under a name, links not followed; None where nothing does."""
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
 
 
 class Consumer:
@@ -76,7 +120,9 @@ class Consumer:
         self._right_record = right_record
         self._needed_by = _needs(shards)
         self._sources = {source.name: source for shard in shards for source in shard.sources}
+        self._found = {name: _status(source.path) for name, source in self._sources.items()}
         self.removed: list[str] = []
+        sync_folder(journal.path_of("").parent)  # or a power cut could take the result and leave the removal
 
     def shard_done(self, shard: OutputShard) -> None:
         """A new shard has its name: read it back, and remove the sources that only it still needed.
@@ -106,9 +152,24 @@ class Consumer:
 
     def _remove(self, names: list[str]) -> None:
         for name in names:
+            self._require_same(name)
             self._sources[name].path.unlink(missing_ok=True)
             del self._needed_by[name]
             self.removed.append(name)
+
+    def _require_same(self, name: str) -> None:
+        """Check that what lies under a source's name is still the file that was read.
+
+        Raises:
+            EnvironmentFault: somebody has put another one there.
+        """
+        source, then = self._sources[name], self._found[name]
+        now = _status(source.path)
+        if now is None:
+            return
+        is_same = then is not None and os.path.samestat(now, then)
+        if not is_same or (now.st_size, now.st_mtime_ns) != (source.size, source.mtime_ns):
+            raise EnvironmentFault("was replaced after it was read: it is kept", file=str(source.path))
 
     def _read_back(self, shard: OutputShard) -> None:
         path = self._journal.path_of(shard.name)

@@ -96,20 +96,23 @@ def convert(
         EnvironmentFault: not enough room, or the system cannot write.
     """
     begun, how = time.monotonic(), how or WriteOptions()
-    earlier = Earlier.at(destination, checkpoint, how)
+    earlier = Earlier.at(destination, checkpoint, how, "convert", options.wanted(target))
     require_sound(checkpoint, earlier.consumed, "not converted")
     facts = _Facts(**earlier.facts) if earlier.facts else _facts(checkpoint)
     _require_convertible(checkpoint, target, format_by_name(facts.format), how)
     checkpoint.fetch_side_files()
     notes: list[str] = []
     if target is Target.HF:
-        output = _hf_output(checkpoint, facts, earlier, options, notes)
+        output = _hf_output(checkpoint, facts, earlier, notes)
     elif target is Target.CONTAINER:
         output = _container_output(checkpoint, facts, earlier, options)
         notes.append(f"source headers: {HEADERS_UNKNOWN}")
     else:
         output = _serving_output(checkpoint, facts, options)
-    written = write(output, checkpoint, destination, progress, how, begun)
+    if earlier.result:
+        written = earlier.written(checkpoint, destination)
+    else:
+        written = write(output, checkpoint, destination, earlier, progress, how, begun)
     copied = len(written.shards) - len(written.linked) - len(written.resumed_shards)
     if how.link and copied:
         why = "their headers change, they are on the Hub, or the file system does not link"
@@ -147,15 +150,12 @@ def _require_convertible(checkpoint: Checkpoint, target: Target, fmt: CsfFormat,
         raise UsageError("--consume-source: what --link and --to serving give needs the source's shards")
 
 
-def _hf_output(
-    checkpoint: Checkpoint, facts: _Facts, earlier: Earlier, options: ConvertOptions, notes: list[str]
-) -> Output:
+def _hf_output(checkpoint: Checkpoint, facts: _Facts, earlier: Earlier, notes: list[str]) -> Output:
     slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in checkpoint.planes}
     shards = [_copied_shard(shard, shard.file, {}, slabs) for shard in checkpoint.shards]
     side_files = plain_files(checkpoint) + _marked_configs(checkpoint, earlier, notes)
     side_files.append(_stored_index(checkpoint, earlier, shards))
-    wanted = options.wanted(Target.HF)
-    return Output("convert", wanted, shards, side_files, CopyingRenderer(), facts=asdict(facts))
+    return Output("convert", shards, side_files, CopyingRenderer(), facts=asdict(facts))
 
 
 def _marked_configs(checkpoint: Checkpoint, earlier: Earlier, notes: list[str]) -> list[SideFile]:
@@ -219,7 +219,6 @@ def _container_output(checkpoint: Checkpoint, facts: _Facts, earlier: Earlier, o
 
     return Output(
         "convert",
-        options.wanted(Target.CONTAINER),
         shards,
         side_files,
         CopyingRenderer(),
@@ -252,7 +251,7 @@ def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptio
         files.append(replace(file, content=content))
     if (name := find_index(model_root(checkpoint))) is not None:
         files.append(SideFile(name, model_root(checkpoint) / name))
-    return Output("convert", options.wanted(Target.SERVING), [], files, CopyingRenderer())
+    return Output("convert", [], files, CopyingRenderer())
 
 
 def _copied_shard(shard: Shard, name: str, marks: dict[str, str], shapes: Mapping[str, tuple[int, ...]]) -> OutputShard:

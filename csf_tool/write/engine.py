@@ -17,23 +17,28 @@ from typing import Any
 from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.container import MANIFEST, VERIFICATION
 from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.problems import errors, first_of
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import Hashing, sha256_of
+from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import parse_json, render_json
+from csf_tool.disk.own_files import has_journal
+from csf_tool.disk.paths import relative_files
 from csf_tool.disk.reader import RandomReader
-from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.progress import OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import default_jobs, local_executor, run_jobs
 from csf_tool.write.adopt import adopt
-from csf_tool.write.consume import Consumer, require_consumable
+from csf_tool.write.consume import Consumer, require_consumable, sole_consumer
 from csf_tool.write.copy import dropping_cache, pieces, write_parts, write_side_file
 from csf_tool.write.destination import Destination
 from csf_tool.write.fetch import bytes_to_fetch, fetched, room_to_fetch
 from csf_tool.write.fingerprint import fingerprint
+from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, Run, consumed_shards
 from csf_tool.write.output import Output, OutputShard, Renderer
 
@@ -86,6 +91,11 @@ class WriteOptions:
     link: bool = False
     executor: Executor | None = None
 
+    @property
+    def compares(self) -> bool:
+        """Whether files that lie in the destination already are compared, and kept where they are right."""
+        return self.adopt or self.recheck
+
 
 @dataclass(kw_only=True)
 class Written:
@@ -106,32 +116,53 @@ class Written:
     removed_sources: list[str] = field(default_factory=list)
     other_files: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    was_complete: bool = False
+    """Whether the whole result was there already, from an earlier run: this one has done nothing."""
     bytes_written: int = 0
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an earlier run into the same destination left: which source shards it removed, and what it kept of them."""
+    """What an earlier run into the same destination left.
+
+    `consumed` are the source shards that it removed, and `facts` what it kept of them. `result` is the checkpoint in
+    the destination, if that run was the same as this one and came to its end.
+    """
 
     consumed: Mapping[str, tuple[int, int]]
     facts: dict[str, Any] | None
+    result: Checkpoint | None
+    run: Run
     _journal: Journal
 
     @classmethod
-    def at(cls, destination: Path, checkpoint: Checkpoint, options: WriteOptions) -> "Earlier":
-        """What lies in the destination of a run that is about to begin.
+    def at(
+        cls,
+        destination: Path,
+        checkpoint: Checkpoint,
+        options: WriteOptions,
+        operation: str,
+        wanted: dict[str, Any] | None = None,
+    ) -> "Earlier":
+        """What lies in the destination of a run that is about to begin; `wanted` are the `options` of its `Run`.
 
         Raises:
-            UsageError: the destination cannot be right.
+            UsageError: the destination cannot be right, or holds the result of something else.
             CheckpointError: what an earlier run kept is damaged.
         """
         Destination(destination, checkpoint.root)
-        journal = Journal(destination)
-        if not options.adopt:
-            journal.require_begun_or_empty()
-        raw = journal.kept(_FACTS)
-        return cls(consumed_shards(destination), parse_json(raw, _FACTS) if raw else None, journal)
+        journal, consumed = Journal(destination), consumed_shards(destination)
+        root = "" if checkpoint.hub else str(checkpoint.root.resolve())
+        run = Run(operation, fingerprint(checkpoint, consumed), wanted or {}, checkpoint.label, root)
+        result = None if options.compares else finished_result(destination, run)
+        if result is None and not options.compares and not any(destination.rglob("*" + SHARD_SUFFIX)):
+            journal.require_begun_or_empty()  # before there is work to lose; what has shards is looked at more closely
+        return cls(consumed, kept_facts(destination), result, run, journal)
+
+    def written(self, checkpoint: Checkpoint, destination: Path) -> Written:
+        """What there is to say of a result that was complete already."""
+        return Written(source=checkpoint.label, destination=str(destination), was_complete=True)
 
     def content(self, name: str) -> bytes | None:
         """What a file beside the shards is to hold: by now headers may be gone that it was made from."""
@@ -147,6 +178,16 @@ class Earlier:
         if record is None:
             raise CheckpointError("was written by an earlier run, and is not there any more", Code.LOST_OUTPUT, name)
         return record
+
+
+def kept_facts(destination: Path) -> dict[str, Any] | None:
+    """The `Output.facts` that an unfinished run which removes its source kept.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
+    raw = Journal(destination).kept(_FACTS)
+    return parse_json(raw, _FACTS) if raw else None
 
 
 def require_sound(
@@ -165,6 +206,28 @@ def require_sound(
         raise CheckpointError(f"{refusal}: {first_of(found)}", Code.FAULTY_SOURCE, checkpoint.label)
 
 
+def finished_result(destination: Path, run: Run) -> Checkpoint | None:
+    """The checkpoint in a destination that a run is noted to have finished, if that run is the same as `run`.
+
+    Raises:
+        UsageError: it is the result of something else.
+    """
+    noted = finished_run(destination)
+    if not noted or has_journal(destination) or not any(destination.iterdir()):
+        return None
+    try:
+        found = Run.parse(noted)
+        opened = open_checkpoint(destination)
+    except CsfToolError:
+        return None
+    if not found.is_same(run):
+        what = f"csf-tool {found.operation} {found.label}"
+        why = "with other options" if (found.source, found.operation) == (run.source, run.operation) else "finished"
+        problem = f"holds the result of `{what}`, {why}: give another folder, or remove this one"
+        raise UsageError(problem, file=str(destination))
+    return None if errors(opened.problems) else opened
+
+
 @dataclass(frozen=True)
 class _ShardJob:
     """What a job needs to write one shard."""
@@ -178,7 +241,13 @@ class _ShardJob:
 
 
 def write(
-    output: Output, checkpoint: Checkpoint, destination: Path, progress: Progress, options: WriteOptions, begun: float
+    output: Output,
+    checkpoint: Checkpoint,
+    destination: Path,
+    earlier: Earlier,
+    progress: Progress,
+    options: WriteOptions,
+    begun: float,
 ) -> Written:
     """Write an output that is made of `checkpoint` into the folder `destination`.
 
@@ -190,13 +259,33 @@ def write(
         CheckpointError: a source is broken, or what was written is not what it must be: only good shards have names.
         EnvironmentFault: not enough room, or the system cannot write.
     """
+    if not options.compares and not has_journal(destination) and _holds_whole(destination, output):
+        return earlier.written(checkpoint, destination)
     if options.consume_source:
         require_consumable(checkpoint)
+        with sole_consumer(checkpoint):
+            return _write(output, checkpoint, destination, earlier, progress, options, begun)
+    return _write(output, checkpoint, destination, earlier, progress, options, begun)
+
+
+def _write(
+    output: Output,
+    checkpoint: Checkpoint,
+    destination: Path,
+    earlier: Earlier,
+    progress: Progress,
+    options: WriteOptions,
+    begun: float,
+) -> Written:
     folder = Destination(destination, checkpoint.root)
     mine = [shard for i, shard in enumerate(output.shards) if options.share.takes(i)]
+    if has_journal(destination):
+        there = Journal(destination)
+        there.require_fit(earlier.run, None)
+        there.remove_abandoned()
     if not options.ignore_space:
         folder.require_space(0 if options.consume_source else _room(output, mine, destination, options))
-    journal = _open_journal(output, checkpoint, destination, options)
+    journal = _open_journal(output, earlier.run, destination, options)
     try:
         run = _Run(output, checkpoint, journal, progress, options)
         run.write(mine)
@@ -206,12 +295,36 @@ def write(
     return run.written
 
 
+def _holds_whole(destination: Path, output: Output) -> bool:
+    """Whether a folder holds the files of an output and no others, as far as names, sizes and headers tell.
+
+    It is asked where no note says what the folder is of.
+    """
+    if finished_run(destination) or not destination.is_dir():
+        return False
+    files = {shard.name: shard for shard in output.shards}
+    beside = {file.target: file for file in output.side_files}
+    there = set(relative_files(destination))
+    if not {*files, *beside} <= there or not there <= {*files, *beside, *output.document_names}:
+        return False
+    return all(_has_header(destination / name, shard) for name, shard in files.items()) and all(
+        file.is_equal_to(destination / name) for name, file in beside.items()
+    )
+
+
+def _has_header(path: Path, shard: OutputShard) -> bool:
+    if not path.is_file() or path.stat().st_size != shard.size:
+        return False
+    with RandomReader(path, shard.name) as reader:
+        return reader.read(0, len(shard.header)) == shard.header
+
+
 def _room(output: Output, mine: list[OutputShard], destination: Path, options: WriteOptions) -> int:
     """Bytes of the whole output that are not there yet, and of the stored shards that are fetched meanwhile."""
     there = Journal(destination)
     new = [shard for shard in output.shards if not (options.link and _can_link(shard))]
     sizes = {shard.name: shard.size for shard in new} | {file.target: file.size for file in output.side_files}
-    if options.adopt:
+    if options.compares:
         found = sum(path.stat().st_size for name in sizes if (path := destination / name).is_file())
     else:
         found = there.bytes_there(sizes)
@@ -219,14 +332,14 @@ def _room(output: Output, mine: list[OutputShard], destination: Path, options: W
     return sum(sizes.values()) + output.documents_bytes - found + room_to_fetch(sources, options.jobs)
 
 
-def _open_journal(output: Output, checkpoint: Checkpoint, destination: Path, options: WriteOptions) -> Journal:
+def _open_journal(output: Output, run: Run, destination: Path, options: WriteOptions) -> Journal:
     """The journal of the run. A whole run on one machine keeps others out of its destination."""
     files = [shard.name for shard in output.shards] + [file.target for file in output.side_files]
     return Journal.open(
         destination,
-        Run(output.operation, fingerprint(checkpoint, consumed_shards(destination)), output.options),
+        run,
         alone=options.share == Share() and options.executor is None,
-        beside={*files, *output.document_names} if options.adopt else None,
+        beside={*files, *output.document_names} if options.compares else None,
         keep_cache=options.drop_cache is False,
     )
 
@@ -260,7 +373,7 @@ class _Run:
 
     def write(self, mine: list[OutputShard]) -> None:
         """Write the shards of this share, and all else when every shard is there."""
-        if self._options.adopt:
+        if self._options.compares:
             self.written.adopted_files = self._adopt([*mine, *self._output.side_files])
         todo = [shard for shard in mine if not self._is_finished(shard)]
         size = sum(shard.size for shard in todo) + sum(file.size for file in self._output.side_files)
@@ -372,7 +485,7 @@ class _Run:
             self._write_side_file(file)
             self._progress.advance(file.size)
         documents = self._output.documents(records, self._journal.path_of(""))
-        if self._options.adopt:
+        if self._options.compares:
             self.written.adopted_files += self._adopt(documents)
         for document in documents:
             self._write_side_file(document)

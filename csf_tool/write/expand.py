@@ -62,7 +62,7 @@ def expand(
         EnvironmentFault: not enough room, or the system cannot write.
     """
     begun, options = time.monotonic(), options or WriteOptions()
-    earlier = Earlier.at(destination, checkpoint, options)
+    earlier = Earlier.at(destination, checkpoint, options, "expand")
     # Recipes say how to read, not what the bytes are, and expand takes the marks out anyway.
     require_sound(checkpoint, earlier.consumed, "not expanded", excused=CONFIG_FILES)
     if not checkpoint.planes:
@@ -72,8 +72,11 @@ def expand(
     _require_source_metadata(checkpoint)
     shards = dense_shards(checkpoint)
     side_files = _side_files(checkpoint, shards, earlier)
-    output = Output("expand", {}, [decoded_shard(shard) for shard in shards], side_files, DecodingRenderer(decoder))
-    written = write(output, checkpoint, destination, progress, options, begun)
+    output = Output("expand", [decoded_shard(shard) for shard in shards], side_files, DecodingRenderer(decoder))
+    if earlier.result:
+        written = earlier.written(checkpoint, destination)
+    else:
+        written = write(output, checkpoint, destination, earlier, progress, options, begun)
     config_faults = [p for p in errors(checkpoint.problems) if p.file in CONFIG_FILES]
     return Expanded(
         **vars(written) | {"notes": _never_held(checkpoint, shards)},

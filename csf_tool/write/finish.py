@@ -13,21 +13,22 @@ from csf_tool.write.compress import Compressed, CompressOptions, compress
 from csf_tool.write.convert import Converted, ConvertOptions, convert
 from csf_tool.write.engine import NOTHING, WriteOptions
 from csf_tool.write.expand import Expanded, expand
-from csf_tool.write.journal import Journal
+from csf_tool.write.finished import finished_run
+from csf_tool.write.journal import Journal, Run
 from csf_tool.write.selection import Rules
 
 
 def finish(
     checkpoint: Checkpoint, destination: Path, encoder: Encoder, decoder: Decoder, progress: Progress
 ) -> Expanded | Compressed | Converted:
-    """Go on with the run whose journal lies in `destination`, but write no shard.
+    """Go on with the run whose journal lies in `destination`, but write no shard; a finished one is left as it is.
 
     Raises:
         UsageError: no unfinished run is there, or one of something else.
         CheckpointError: the checkpoint is broken, or the journal is.
         EnvironmentFault: the system cannot read or write.
     """
-    run = Journal(destination).run()
+    run = Journal(destination).run() or (Run.parse(noted) if (noted := finished_run(destination)) else None)
     if run is None:
         raise UsageError(f"{destination}: holds no unfinished run")
     how, wanted = WriteOptions(share=NOTHING), dict(run.options)

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from csf_tool.disk.reader import writing_fault
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.version import __version__
 from csf_tool.write.destination import Destination
+from csf_tool.write.finished import note_finished
 
 _LOCK = "lock"
 _RECORDS = "finished"
@@ -37,16 +38,42 @@ _COMPLETE = "complete"
 _LONGEST_NAME = 200
 _ATTEMPTS = 20
 _PAUSE_SECONDS = 0.05
+_NOT_COMPARED = ("label", "root")
+"""Of a run's description, what may differ in one that goes on with it."""
+
 SCHEMA = "csf-tool.journal/1"
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a destination is being filled with: a second run must be the same to go on with it."""
+    """What a destination is being filled with: a second run must be the same to go on with it.
+
+    `source` is the fingerprint of the source. Where that lies, `root`, and what it is called, may be another.
+    """
 
     operation: str
     source: str
     options: dict[str, Any]
+    label: str = ""
+    root: str = ""
+
+    @classmethod
+    def parse(cls, found: Mapping[str, Any]) -> "Run":
+        """The run that a journal or a note describes.
+
+        Raises:
+            CheckpointError: it describes none.
+        """
+        try:
+            options = dict(found["options"])
+            return cls(str(found["operation"]), str(found["source"]), options, *(str(found[k]) for k in _NOT_COMPARED))
+        except (ValueError, TypeError, LookupError) as error:
+            problem = "does not say what it is the journal of"
+            raise CheckpointError(problem, Code.DAMAGED_JOURNAL, f"{OWN_FOLDER}/{DESCRIPTION}") from error
+
+    def is_same(self, other: "Run") -> bool:
+        """Whether two runs write the same."""
+        return (self.operation, self.source, self.options) == (other.operation, other.source, other.options)
 
 
 @dataclass(frozen=True)
@@ -93,7 +120,7 @@ class Journal:
         try:
             # Looked at once: another process that closes the run has let go of the lock, and removes this next.
             journal._was_closing = (destination / CLOSING).is_file()
-            journal._require_fit(run, beside)  # again, now that no other run can be at it
+            journal.require_fit(run, beside)  # again, now that no other run can be at it
             if not journal._was_closing and not has_journal(destination):
                 journal._folder.write(DESCRIPTION, render_json(_describe(run)))
         except BaseException:
@@ -105,18 +132,28 @@ class Journal:
             journal._held = held
         else:
             held.close()
-        for path in journal._partials():
-            remove_abandoned(path)
+        journal.remove_abandoned()
         return journal
 
     def _enter(self, run: Run, beside: Collection[str] | None, *, wait: bool) -> BinaryIO:
         """The lock of a folder that fits the run. Another process may close its run meanwhile: then look again."""
         for _ in range(_ATTEMPTS):
-            self._require_fit(run, beside)
+            self.require_fit(run, beside)
             with suppress(FileNotFoundError):
                 self._make_folders()
-                return self._acquire(wait=wait)
+                try:
+                    return self._acquire(wait=wait)
+                except EnvironmentFault:
+                    if self._description() is not None:
+                        self.require_fit(run, beside)  # of another run, that is what is to be said
+                        raise
+                time.sleep(_PAUSE_SECONDS)  # the other process is about to say what it does
         raise EnvironmentFault(f"{self._destination}: other processes keep removing {OWN_FOLDER} in it")
+
+    def remove_abandoned(self) -> None:
+        """Remove partial files of processes that do not run any more: they would count against the room."""
+        for path in self._partials():
+            remove_abandoned(path)
 
     @contextmanager
     def exclusive(self) -> Iterator[bool]:
@@ -234,6 +271,8 @@ class Journal:
         folder, closing = self._destination / OWN_FOLDER, self._destination / CLOSING
         with suppress(FileNotFoundError):  # it was there already when this run was begun
             (folder / DESCRIPTION).replace(closing)
+        with suppress(OSError, ValueError):
+            note_finished(self._destination, json.loads(closing.read_bytes()))
         for path in self._partials():
             path.unlink(missing_ok=True)
         self._remove(folder)
@@ -288,7 +327,7 @@ class Journal:
         except OSError as error:
             raise writing_fault(str(folder), error) from error
 
-    def _require_fit(self, run: Run, beside: Collection[str] | None) -> None:
+    def require_fit(self, run: Run, beside: Collection[str] | None) -> None:
         """Check that the journal is that of `run`, or that nothing is in the folder yet but one just being made.
 
         Raises:
@@ -324,11 +363,7 @@ class Journal:
         found = self._description()
         if found is None:
             return None
-        try:
-            return Run(str(found["operation"]), str(found["source"]), dict(found["options"]))
-        except (ValueError, TypeError, LookupError) as error:
-            problem = "does not say what it is the journal of"
-            raise CheckpointError(problem, Code.DAMAGED_JOURNAL, f"{OWN_FOLDER}/{DESCRIPTION}") from error
+        return Run.parse(found)
 
     def _description(self) -> dict[str, Any] | None:
         """What the journal says that it is of; None where there is none. Who closes a run moves it, then removes it."""
@@ -347,7 +382,7 @@ class Journal:
 
     def _require_same(self, run: Run, found: dict[str, Any]) -> None:
         wanted = _describe(run)
-        differing = [key for key in wanted if found.get(key) != wanted[key]]
+        differing = [key for key in wanted if key not in _NOT_COMPARED and found.get(key) != wanted[key]]
         if differing:
             what = "; ".join(f"{k}: {json.dumps(found.get(k))} there, {json.dumps(wanted[k])} now" for k in differing)
             problem = f"holds an unfinished run of something else ({what}); give another folder, or remove this one"

@@ -64,13 +64,12 @@ class Renderer(Protocol):
 class Output:
     """What a run is to produce.
 
-    `options` are what a run must have in common with one that it goes on from. `documents` are made last, of the
+    `documents` are made last, of the
     records of all shards and the folder that they are in; `documents_bytes` is about what they take. `facts` is what
     all of this needs to know of source shards that `--consume-source` has removed by the time a run is started again.
     """
 
     operation: str
-    options: dict[str, Any]
     shards: list[OutputShard]
     side_files: list[SideFile]
     renderer: Renderer

@@ -4,10 +4,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -51,7 +53,7 @@ def done(name: str, source: Path, out: Path, *more: str) -> Result:
     return result
 
 
-def report(name: str, source: Path, out: Path, *more: str) -> dict[str, list[str]]:
+def report(name: str, source: Path, out: Path, *more: str) -> dict[str, Any]:
     return dict(json.loads(done(name, source, out, *more, "--json").stdout))
 
 
@@ -231,3 +233,149 @@ def test_what_is_in_the_way_is_said_before_any_work(sample: Sample, tmp_path: Pa
     result = run(name, sample(OPERATIONS[name][0]), tmp_path / "out")
     assert (result.exit_code, "is not empty; give a new or empty folder" in result.stderr) == (2, True)
     assert tree(tmp_path / "out") == {"precious": b"mine"}
+
+
+# The same command again
+
+
+def inodes(folder: Path) -> dict[str, int]:
+    return {path.relative_to(folder).as_posix(): path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
+
+
+def forget(folder: Path) -> None:
+    """Take away what says whose result a folder holds, as a copy or another file system does."""
+    for attribute in os.listxattr(folder):
+        os.removexattr(folder, attribute)
+
+
+@every_operation
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_complete_result_is_left_as_it_is(sample: Sample, tmp_path: Path, name: str, noted: bool) -> None:
+    source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
+    done(name, source, out)
+    before, files = tree(out), inodes(out)
+    if not noted:
+        forget(out)
+    for more in ([], ["--shards", "2/2"], ["--recheck"]):
+        found = report(name, source, out, *more)
+        assert found["was_complete"] is (more != ["--recheck"]), more
+        assert found["bytes_written"] == 0
+        assert (tree(out), inodes(out)) == (before, files)
+    assert "is complete already" in done(name, source, out).stdout
+    if noted:
+        late = CliRunner().invoke(app, ["finish", str(source), str(out), "--device", "cpu"])
+        assert (late.exit_code, "is complete already" in late.stdout) == (0, True)
+
+
+@every_operation
+def test_the_result_of_another_source_is_named_and_left_alone(copied: Copied, tmp_path: Path, name: str) -> None:
+    kind = OPERATIONS[name][0]
+    source, other, out = copied(kind), copied(kind, "other"), tmp_path / "out"
+    done(name, source, out)
+    before = tree(out)
+    for shard in other.rglob("*.safetensors"):
+        os.utime(shard, ns=(1, 1))  # the same names and headers, other files
+    result = run(name, other, out)
+    assert result.exit_code == 2
+    assert f"holds the result of `csf-tool {name.split()[0]} {source}`" in result.stderr
+    assert tree(out) == before
+
+
+def test_the_result_of_other_options_is_named(sample: Sample, tmp_path: Path) -> None:
+    source, out = sample("nvfp4-dense"), tmp_path / "out"
+    done("compress hf", source, out)
+    result = run("compress hf", source, out, "--exclude", "*layers.0.*")
+    assert (result.exit_code, "with other options: give another folder" in result.stderr) == (2, True)
+
+
+@every_operation
+@pytest.mark.parametrize("noted", [True, False])
+def test_what_is_left_of_a_result_is_not_called_complete(
+    sample: Sample, tmp_path: Path, name: str, noted: bool
+) -> None:
+    source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
+    done(name, source, out)
+    if not noted:
+        forget(out)
+    (out / shards(out)[0]).unlink()
+    before = tree(out)
+    result = run(name, source, out)
+    assert (result.exit_code, "is not empty; give a new or empty folder" in result.stderr) == (2, True)
+    assert tree(out) == before
+
+
+@every_operation
+def test_after_the_source_was_consumed_the_same_command_ends_well(
+    copied: Copied, sample: Sample, tmp_path: Path, name: str
+) -> None:
+    kind = OPERATIONS[name][0]
+    source, out = copied(kind), tmp_path / "out"
+    done(name, source, out, *CONSUME)
+    before = tree(out)
+    again = done(name, source, out, *CONSUME)
+    assert "is complete already" in again.stderr
+    other = copied(kind, "other")
+    for shard in other.rglob("*.safetensors"):
+        os.utime(shard, ns=(1, 1))
+    refused = run(name, other, out, *CONSUME)
+    assert (refused.exit_code, "holds the result of" in refused.stderr) == (2, True)
+    assert tree(out) == before
+    assert shards(other) == shards(sample(kind))
+
+
+def test_a_file_that_took_the_place_of_a_source_shard_is_kept(
+    copied: Copied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody downloads a new revision into the source while it is consumed."""
+    from csf_tool.write.consume import Consumer
+
+    source, out = copied("nvfp4-csf-hf"), tmp_path / "out"
+    first = source / shards(source)[0]
+    read_back = Consumer._read_back
+
+    def downloaded_meanwhile(self: Consumer, shard: object) -> None:
+        read_back(self, shard)  # type: ignore[arg-type]
+        new = source / "new"
+        shutil.copy2(first, new)  # of the same size and time
+        new.replace(first)
+
+    monkeypatch.setattr(Consumer, "_read_back", downloaded_meanwhile)
+    result = run("expand hf", source, out, *CONSUME)
+    assert (result.exit_code, f"{first}: was replaced after it was read: it is kept" in result.stderr) == (3, True)
+    assert first.exists()
+
+
+def test_two_runs_do_not_consume_one_source(copied: Copied, tmp_path: Path) -> None:
+    import fcntl
+
+    source = copied("nvfp4-csf-hf")
+    held = os.open(source, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        result = run("expand hf", source, tmp_path / "out", *CONSUME)
+    finally:
+        os.close(held)
+    assert (result.exit_code, "another run removes its shards" in result.stderr) == (3, True)
+    assert len(shards(source)) == 3
+    assert not (tmp_path / "out").exists()
+
+
+@every_operation
+def test_what_a_killed_run_left_does_not_count_against_the_room(
+    sample: Sample, tmp_path: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A disk that has room for the result has room for it after any number of kills."""
+    source, out, expected = sample(OPERATIONS[name][0]), tmp_path / "out", whole(name)
+    done(name, source, out, "--shards", "1/2")
+    partial = out / f".x.{socket.gethostname().replace('.', '_')}-99999999-0123abcd.partial"
+    partial.write_bytes(bytes(5_000_000))
+    real = shutil.disk_usage
+
+    def usage(path: Path) -> Any:
+        """A disk that has 16 KiB more than the result takes."""
+        used = sum(p.stat().st_size for p in out.rglob("*") if p.is_file() and ".csf-tool" not in p.parts)
+        return real(path)._replace(free=sum(map(len, expected.values())) + 65536 - used)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    done(name, source, out)
+    assert tree(out) == expected

@@ -666,7 +666,7 @@ def test_two_processes_that_compress_into_one_folder(sample: Sample, tmp_path: P
     assert finish(start(order)).code == 0
     order.argv[2] = str(tmp_path / "out")
     done = [finish(process) for process in [start(order), start(order)]]
-    assert sorted(d.code for d in done) in ([0, 2], [0, 3]), [d.err for d in done]
+    assert sorted(d.code for d in done) in ([0, 0], [0, 3]), [d.err for d in done]  # late, it finds all complete
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 

@@ -1,0 +1,32 @@
+"""What a finished destination is of: the same command again knows its own work by it, and another one that of others.
+
+The note is an extended attribute of the folder: no file is added to what was written. File systems without such
+attributes have none; then only the files themselves can be compared.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_ATTRIBUTE = "user.csf_tool.run"
+
+
+def note_finished(folder: Path, run: Mapping[str, Any]) -> None:
+    """Note the run whose whole result a folder holds, where the file system can."""
+    if hasattr(os, "setxattr"):
+        with suppress(OSError):
+            os.setxattr(folder, _ATTRIBUTE, json.dumps(run).encode())
+
+
+def finished_run(folder: Path) -> dict[str, Any]:
+    """The run that was noted last; empty where none was, or the note cannot be read."""
+    if not hasattr(os, "getxattr"):
+        return {}
+    try:
+        found = json.loads(os.getxattr(folder, _ATTRIBUTE))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
