@@ -6,9 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from csf_tool.checkpoint.name_maps import load_with_map
 from csf_tool.codes import Code
-from csf_tool.disk.json_files import ESCAPED, parse_json
+from csf_tool.disk.json_files import ESCAPED, load_json, parse_json
 from csf_tool.disk.paths import safe_relative
 from csf_tool.disk.reader import file_size
 from csf_tool.errors import CheckpointError, CsfToolError
@@ -41,7 +40,7 @@ class Index:
         Raises:
             CheckpointError: it is not an index, or a shard path in it leaves the folder.
         """
-        document = load_with_map(self.root / self.name, self.name, MAP_KEY)
+        document = load_json(self.root / self.name, self.name)
         weight_map = document.get(MAP_KEY) if isinstance(document, dict) else None
         if not isinstance(weight_map, dict) or not set(map(type, weight_map.values())) <= {str}:
             problem = f"{MAP_KEY} is not a map of tensor name to shard file"
@@ -68,7 +67,7 @@ class Index:
         """
         names = {name for tensors in held.values() for name in tensors}
         lines = sorted([f'"{name}": "{shard}"' for shard, tensors in held.items() for name in tensors])
-        if len(names) != len(lines) or not all(held.values()):
+        if not lines or len(names) != len(lines) or not all(held.values()):
             return False
         try:
             file_size(self.root / self.name, self.name)

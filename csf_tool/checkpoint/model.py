@@ -242,8 +242,6 @@ class PlaneTable(_Columns):
 
     fixed: list[int] = field(default_factory=list)
     exceptions: list[int] = field(default_factory=list)
-    lacks_weights: bool = False
-    """Whether the weight of one of them was not found."""
 
     def __iter__(self) -> Iterator[Plane]:
         stored, kinds = self.stored, self.kinds
