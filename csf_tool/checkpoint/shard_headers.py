@@ -24,20 +24,22 @@ def read_shard(checkpoint: Checkpoint, name: str, problems: Problems) -> Shard:
         EnvironmentFault: the operating system or the network cannot read it.
     """
     path = checkpoint.root / name
-    if checkpoint.hub and (remote := checkpoint.hub.remote(name)):
-        size = remote.size
-        header = read_header(remote.open(), size)
-        problems += [Problem(fault.problem, fault.code, name, fault.tensor) for fault in header.faults]
-        return Shard(name, path, size, 0, header, remote)
-    with RandomReader(path, name) as reader:
-        status = os.fstat(reader.fileno())
-        header = read_header(reader, status.st_size)
+    remote = checkpoint.hub.remote(name) if checkpoint.hub else None
+    if remote:
+        size, mtime_ns = remote.size, 0
+        with remote.open() as reader:
+            header = read_header(reader, size)
+    else:
+        with RandomReader(path, name) as reader:
+            status = os.fstat(reader.fileno())
+            size, mtime_ns = status.st_size, status.st_mtime_ns
+            header = read_header(reader, size)
     problems += [Problem(fault.problem, fault.code, name, fault.tensor) for fault in header.faults]
     for dtype in sorted(set(header.dtypes) - DTYPE_BITS.keys()):
         first = header.names[header.dtypes.index(dtype)]
         text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
         problems.warn(text, Code.UNKNOWN_DTYPE, name, first)
-    return Shard(name, path, status.st_size, status.st_mtime_ns, header)
+    return Shard(name, path, size, mtime_ns, header, remote)
 
 
 def read_faultless(checkpoint: Checkpoint, names: list[str]) -> dict[str, Shard]:
