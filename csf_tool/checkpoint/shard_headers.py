@@ -5,8 +5,9 @@ import os
 from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.codes import Code
-from csf_tool.disk.headers import DTYPE_BITS, read_header
+from csf_tool.disk.headers import read_header
 from csf_tool.disk.reader import RandomReader
+from csf_tool.dtypes import DTYPES
 from csf_tool.errors import CheckpointError
 
 
@@ -35,7 +36,7 @@ def read_shard(checkpoint: Checkpoint, name: str, problems: Problems) -> Shard:
             size, mtime_ns = status.st_size, status.st_mtime_ns
             header = read_header(reader, size)
     problems += [Problem(fault.problem, fault.code, name, fault.tensor) for fault in header.faults]
-    for dtype in sorted(set(header.dtypes) - DTYPE_BITS.keys()):
+    for dtype in sorted(set(header.dtypes) - DTYPES.keys()):
         first = header.names[header.dtypes.index(dtype)]
         text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
         problems.warn(text, Code.UNKNOWN_DTYPE, name, first)

@@ -18,6 +18,7 @@ from csf_tool.codes import Code
 from csf_tool.disk.json_files import are_plain, parse_json
 from csf_tool.disk.reader import Reader
 from csf_tool.disk.wrong_content import HEAD_BYTES, SAFETENSORS, wrong_content
+from csf_tool.dtypes import DTYPES
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
 
@@ -36,13 +37,6 @@ ALIGNMENT = 8
 """Written headers are padded with spaces to a multiple of this, as the reference implementation does."""
 
 METADATA_KEY = "__metadata__"
-
-DTYPE_BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8,
-    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32,
-    "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64,
-}  # fmt: skip
-"""Bits of an element of every dtype that safetensors 0.8 names; F4 and F6 elements are smaller than a byte."""
 
 _MAX_OFFSET = 1 << 63
 
@@ -227,7 +221,7 @@ def _usual_kind(text: str) -> tuple[str, tuple[int, ...], int] | None:
         shape = json.loads(f"[{sizes}]")
     except (ValueError, RecursionError):
         return None
-    if dtype not in DTYPE_BITS or not all(map(_is_count, shape)):
+    if dtype not in DTYPES or not all(map(_is_count, shape)):
         return None
     bits = _bits(dtype, shape)
     return None if bits is None or bits % 8 else (dtype, tuple(shape), bits // 8)
@@ -327,7 +321,7 @@ def _entry_fault(entry: Any) -> str | None:
 
 def _bits(dtype: str, shape: list[int]) -> int | None:
     """Bits that a tensor of a known dtype takes, or None where that is more than any file holds."""
-    total = DTYPE_BITS[dtype]
+    total = DTYPES[dtype].bits
     for n in shape:
         total *= n
         if total > 8 * _MAX_OFFSET:  # as the reference implementation: even when a later size is 0
@@ -336,7 +330,7 @@ def _bits(dtype: str, shape: list[int]) -> int | None:
 
 
 def _shape_fault(dtype: str, shape: list[int], nbytes: int) -> str | None:
-    if dtype not in DTYPE_BITS:
+    if dtype not in DTYPES:
         return None
     bits = _bits(dtype, shape)
     if bits is None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, deserialize, safe_open
 
 from csf_tool.disk.headers import (
-    DTYPE_BITS,
     Header,
     Tensor,
     _any_header,
@@ -20,6 +19,7 @@ from csf_tool.disk.headers import (
     render_header,
 )
 from csf_tool.disk.reader import RandomReader
+from csf_tool.dtypes import DTYPES
 from csf_tool.errors import CheckpointError
 from tests.building import LFS_POINTER, entry, raw_file
 
@@ -461,7 +461,7 @@ def test_what_the_reference_refuses_has_a_fault(
             ours = parse_header(bytes(content[8 : 8 + length]), "x", len(content))
         except CheckpointError:
             return
-        assert ours.faults or any(tensor.dtype not in DTYPE_BITS for tensor in ours)
+        assert ours.faults or any(tensor.dtype not in DTYPES for tensor in ours)
 
 
 def test_a_rendered_header_opens_in_the_reference_library(shard: Path) -> None:
