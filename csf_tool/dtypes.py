@@ -1,9 +1,13 @@
-"""The dtypes that safetensors 0.8 names: bits of an element, and what torch and numpy call them.
+"""The dtypes that safetensors 0.8 names: the bits of an element, and what torch and numpy call them.
 
 The names are strings, and neither library is imported: most commands need neither.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+MAX_BYTES = 1 << 63
+"""Sizes and offsets are below this: no file is longer."""
 
 
 class Dtype(NamedTuple):
@@ -43,3 +47,13 @@ DTYPES = {
     "F4": Dtype(4, "float4_e2m1fn_x2"),
 }
 """Every dtype by its name in a header."""
+
+
+def bits_of(dtype: str, shape: Sequence[int]) -> int | None:
+    """Bits that a tensor of a known dtype takes, or None where that is more than any file holds."""
+    total = DTYPES[dtype].bits
+    for n in shape:
+        total *= n
+        if total > 8 * MAX_BYTES:  # as the reference implementation: even when a later size is 0
+            return None
+    return total

@@ -15,8 +15,9 @@ from typing import Any
 
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codes import Code
-from csf_tool.disk.headers import LENGTH_BYTES, SHARD_SUFFIX, Header, parse_header
+from csf_tool.disk.headers import LENGTH_BYTES, SHARD_SUFFIX, parse_header
 from csf_tool.disk.paths import safe_relative
+from csf_tool.disk.tensors import Header
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
 

@@ -9,8 +9,10 @@ from csf_tool.checkpoint.index import Index, index_document
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Plane, Shard
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.codes import Code
-from csf_tool.disk.headers import Tensor, render_header
+from csf_tool.disk.headers import render_header
+from csf_tool.disk.tensors import Tensor
 from csf_tool.errors import CheckpointError
+from csf_tool.garbage import no_garbage_collection
 
 P = TypeVar("P", Plane, DensePlane)
 
@@ -89,6 +91,7 @@ class DenseShard:
         return tuple(merge_ranges(tensor.source for tensor in self.tensors))
 
 
+@no_garbage_collection()
 def dense_tensors(checkpoint: Checkpoint) -> dict[str, DenseTensor]:
     """Every tensor of the dense checkpoint by name; a scale stands where its fixed stream is stored."""
     planes = {plane.fixed.tensor.name: plane for plane in checkpoint.planes}

@@ -4,7 +4,6 @@ Suffix tables of four families of repositories; nothing here knows a model.
 """
 
 import re
-from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -97,17 +96,6 @@ def layer_of(name: str) -> str:
     """The layer of a tensor: its name up to the first number (`model.layers.3`), or up to its module without one."""
     match = _LAYER.match(name)
     return match[0] if match else module_of(name)
-
-
-def layers_of(names: Iterable[str]) -> Iterator[str]:
-    """`layer_of` each name. Neighbours mostly share their layer, which their beginnings tell at once."""
-    layer, beginning = "", ""
-    for name in names:
-        if not beginning or not name.startswith(beginning):
-            layer = layer_of(name)
-            # Any name with this beginning has this layer, unless a later number could be the first that counts.
-            beginning = f"{layer}." if "." in layer and _LAYER.match(name) else ""
-        yield layer
 
 
 def expert_group_of(name: str) -> str | None:

@@ -1,10 +1,8 @@
 """open_checkpoint: recognise what a path is, and read every header once."""
 
-import gc
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -33,6 +31,7 @@ from csf_tool.disk.json_files import load_json
 from csf_tool.disk.own_files import OWN_FOLDER, has_journal
 from csf_tool.disk.reader import is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
+from csf_tool.garbage import no_garbage_collection
 from csf_tool.text import brief, count
 
 _MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
@@ -41,6 +40,7 @@ MAX_NUMBERED_SHARDS = 10_000
 """Most shards that names are believed when they say that there are so many: a name can claim any number."""
 
 
+@no_garbage_collection()
 def open_checkpoint(source: str | Path | Repository) -> Checkpoint:
     """The checkpoint at `source`: a folder in either CSF layout or none, one safetensors file, or a repository.
 
@@ -54,30 +54,17 @@ def open_checkpoint(source: str | Path | Repository) -> Checkpoint:
     hub = None if isinstance(source, str | Path) else source
     path = Path(source) if isinstance(source, str | Path) else source.root
     try:
-        with no_garbage_collection():
-            if hub:
-                return _open_folder(path, hub)
-            if path.is_file():
-                return _open_file(path)
-            if not path.is_dir():
-                raise UsageError("no such file or folder", file=str(path))
-            checkpoint = _open_folder(path)
-            _note_leftovers(checkpoint)
-            return checkpoint
+        if hub:
+            return _open_folder(path, hub)
+        if path.is_file():
+            return _open_file(path)
+        if not path.is_dir():
+            raise UsageError("no such file or folder", file=str(path))
+        checkpoint = _open_folder(path)
+        _note_leftovers(checkpoint)
+        return checkpoint
     except PermissionError as error:
         raise EnvironmentFault(f"cannot be read: {error.strerror}", file=str(path)) from error
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Headers become a million small objects that all live on: looking for garbage among them doubles the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _open_file(path: Path) -> Checkpoint:
@@ -206,7 +193,8 @@ def _open_hf(path: Path, index_name: str | None, found: list[str], hub: Reposito
         return _finish(checkpoint)
     checkpoint.index = Index(path, index_name)
     read = read_faultless(checkpoint, found)
-    index_agrees = checkpoint.index.spells_out({name: shard.header.names for name, shard in read.items()})
+    held = {name: shard.header.names for name, shard in read.items()}
+    index_agrees = bool(held) and checkpoint.index.lists_exactly(held)
     names = list(read) if index_agrees else _names_with_index(checkpoint, checkpoint.index, found)
     if not names:
         problem = f"{index_name} lists no shards, and none are here"

@@ -10,13 +10,13 @@ import torch
 
 from csf_tool.checkpoint.logical import DenseTensor
 from csf_tool.checkpoint.model import Plane
-from csf_tool.checkpoint.open import no_garbage_collection
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.devices import why_no_gpu
 from csf_tool.dtypes import DTYPES
 from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.garbage import no_garbage_collection
 from csf_tool.loading.staging import Stager, Transfer
 from csf_tool.text import escape
 
@@ -85,6 +85,7 @@ class TorchLoader:
         self._stager.close()
         self._readers.close()
 
+    @no_garbage_collection()  # beside a checkpoint's million objects, half as long again
     def load(self, batch: Sequence[DenseTensor]) -> list[torch.Tensor]:
         """The tensors of a batch, complete: usable on any stream. Compressed buffers are gone by then.
 
@@ -94,10 +95,6 @@ class TorchLoader:
             CheckpointError: a shard cannot be read.
             EnvironmentFault: the system cannot read it, or it changed since its header was read.
         """
-        with no_garbage_collection():  # beside the checkpoint's million objects, looking for some takes longer
-            return self._load(batch)
-
-    def _load(self, batch: Sequence[DenseTensor]) -> list[torch.Tensor]:
         groups: defaultdict[_Kind, list[int]] = defaultdict(list)
         for i, tensor in enumerate(batch):
             fmt = tensor.source.fmt if isinstance(tensor.source, Plane) else None
