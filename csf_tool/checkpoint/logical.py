@@ -13,6 +13,7 @@ from csf_tool.disk.headers import render_header
 from csf_tool.disk.tensors import Tensor
 from csf_tool.errors import CheckpointError
 from csf_tool.garbage import no_garbage_collection
+from csf_tool.neighbours import runs
 
 P = TypeVar("P", Plane, DensePlane)
 
@@ -201,22 +202,18 @@ def dense_metadata(shard: Shard) -> dict[str, str]:
 
 def merge_ranges(sources: Iterable[Located | P]) -> Iterator[Range | P]:
     """Stored ranges, neighbours joined; planes, of whichever kind, as they are."""
-    pending: Range | None = None
-    for source in sources:
-        if isinstance(source, Located):
-            shard, tensor = source.shard, source.tensor
-            if pending and pending.shard is shard and pending.end == tensor.begin:
-                pending = Range(shard, pending.begin, tensor.end)
-                continue
-        if pending:
-            yield pending
-        pending = None
-        if isinstance(source, Located):
-            pending = Range(source.shard, source.tensor.begin, source.tensor.end)
-        else:
-            yield source
-    if pending:
-        yield pending
+    for run in runs(sources, _is_stored_after):
+        first, last = run[0], run[-1]
+        if isinstance(first, Located) and isinstance(last, Located):
+            yield Range(first.shard, first.tensor.begin, last.tensor.end)
+        elif not isinstance(first, Located):
+            yield first
+
+
+def _is_stored_after(before: Located | P, source: Located | P) -> bool:
+    if not isinstance(before, Located) or not isinstance(source, Located):
+        return False
+    return before.shard is source.shard and before.tensor.end == source.tensor.begin
 
 
 def dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:
