@@ -53,13 +53,11 @@ def header(raw: bytes | bytearray, start: int, whole: int | None) -> Header | No
     if metadata is None or None in known.values() or not _are_usual_names(names):
         return None
     dtypes, shapes, sizes = map(list, zip(*map(known.__getitem__, kinds), strict=True))
-    bounds = list(accumulate(sizes, initial=0))
-    if offsets != list(map(",".join, pairwise(map(str, bounds)))) or not is_count(bounds[-1]):
+    expected = list(map(",".join, pairwise(map(str, accumulate(sizes, initial=0)))))
+    bounds = list(accumulate(sizes, initial=start))
+    if offsets != expected or not is_count(bounds[-1] - start) or whole not in (None, bounds[-1]):
         return None
-    begins_and_end = [start + bound for bound in bounds]
-    if whole not in (None, begins_and_end[-1]):
-        return None
-    return Header(start, metadata, names, dtypes, shapes, begins_and_end[:-1], begins_and_end[1:], [])
+    return Header(start, metadata, names, dtypes, shapes, bounds[:-1], bounds[1:], [])
 
 
 def _metadata(opening: str) -> dict[str, str] | None:

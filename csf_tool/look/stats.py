@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from csf_tool.checkpoint.model import Checkpoint, DenseTable, PlaneTable
-from csf_tool.checkpoint.names import layer_of, natural_key, projection_of
+from csf_tool.checkpoint.names import layers_of, natural_key, projection_of
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import EXCEPTION_BYTES
 
@@ -132,8 +132,7 @@ def _dense_groups(table: DenseTable) -> dict[_Group, Totals]:
 def _groups(table: PlaneTable | DenseTable, rows: list[int]) -> list[_Group]:
     """The finest group of each plane; the tensors in `rows` say in which shard it lies."""
     shards = [table.stored.shards[row].name for row in rows]
-    names = table.names
-    return list(zip(map(layer_of, names), shards, map(projection_of, names), table.kind_of, strict=True))
+    return list(zip(layers_of(table.names), shards, map(projection_of, table.names), table.kind_of, strict=True))
 
 
 def _total(parts: Iterable[Totals]) -> Totals:

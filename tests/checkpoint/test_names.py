@@ -5,6 +5,7 @@ import pytest
 from csf_tool.checkpoint.names import (
     StreamName,
     layer_of,
+    layers_of,
     module_of,
     natural_key,
     parse_stream_name,
@@ -84,3 +85,13 @@ def test_layers_sort_by_number() -> None:
 @pytest.mark.parametrize("name", ["²", "1²2", "layers.٣.x", "9" * 5000, "x.⑨"])
 def test_any_name_can_be_sorted(name: str) -> None:
     assert sorted([name, "layers.1"], key=natural_key)
+
+
+def test_layers_of_neighbours_are_those_of_each() -> None:
+    names = [
+        "model.layers.1.a.scale", "model.layers.1.b.2.scale", "model.layers.10.a.scale", "model.layers.1.a.scale",
+        "layers5.a.scale", "layers5.7.a.scale", "layers5", "3.a.4.scale", "3.a.scale", "3.4.scale", "x.y", "x.y.5.z",
+        "", "a\n.1.b", "a\n.1.c", "\u0663.a.b", "\u0663.a.c",
+    ]  # fmt: skip
+    assert list(layers_of(names)) == [layer_of(name) for name in names]
+    assert list(layers_of(reversed(names))) == [layer_of(name) for name in reversed(names)]
