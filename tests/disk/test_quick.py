@@ -87,6 +87,7 @@ def test_what_a_short_way_gives_the_general_way_gives(tmp_path: Path, name: str,
     assert agree(ways, text, tmp_path / "x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WAYS)
 def test_one_byte_more_less_or_other_is_never_misread(tmp_path: Path, name: str) -> None:
     ways = WAYS[name]
