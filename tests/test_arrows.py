@@ -12,7 +12,7 @@ PACKAGE = Path(csf_tool.__file__).parent
 
 LAYERS = [
     {"codes"},
-    {"cancel", "choices", "errors", "progress", "text", "version"},
+    {"cancel", "choices", "dtypes", "errors", "garbage", "neighbours", "progress", "text", "version"},
     {"codec", "devices", "disk"},
     {"checkpoint", "gpu"},
     {"coders", "hub"},

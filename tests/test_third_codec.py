@@ -1,4 +1,4 @@
-"""What docs/architecture.md says of a further codec: one more value in formats.py, and files work.
+"""What docs/architecture.md says of a further codec: one more format, what its bytes stand for, and files work.
 
 A format of 2-bit codes is added in a process of its own. The original's hashes, taken before it was compressed,
 prove what comes back.
@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from csf_tool.codec import reference
 from csf_tool.codec.formats import NVFP4
+from csf_tool.codec.values import VALUES, scale_values
 from tests.building import Tensor, index_of, write_json, write_shard
 
 THIRD = replace(
@@ -30,13 +32,22 @@ THIRD = replace(
     code_bits=2,
     column_multiple=4,
     dense_dtypes=("F8_E5M2",),
+    scale_type="E5M2",
 )
+
+
+def e5m2() -> NDArray[np.float64]:
+    """The upper half of a float16, as OCP's specification has it."""
+    return (np.arange(256, dtype=np.uint16) << 8).view(np.float16).astype(np.float64)
+
 
 WITH_THIRD = """
 import sys
 from csf_tool.codec import formats
-from tests.test_third_codec import THIRD
+from csf_tool.codec.values import VALUES
+from tests.test_third_codec import THIRD, e5m2
 formats.FORMATS += (THIRD,)
+VALUES[THIRD.scale_type] = e5m2
 from csf_tool.cli import app
 app(sys.argv[1:])
 """
@@ -51,8 +62,15 @@ def test_numpy_encodes_and_decodes_it(seed: int, cols: int, slabs: int) -> None:
     assert np.array_equal(reference.decode(THIRD, fixed, words, rows=16 * slabs, cols=4 * cols), scales)
 
 
+def test_its_bytes_are_taken_for_no_other_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotImplementedError, match=r"^Third scales are E5M2: codec/values\.py has no values for these$"):
+        scale_values(THIRD)
+    monkeypatch.setitem(VALUES, THIRD.scale_type, e5m2)
+    assert scale_values(THIRD)[0x3C] == 1.0
+
+
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", WITH_THIRD, *map(str, arguments), "--device", "cpu"]
+    command = [sys.executable, "-c", WITH_THIRD, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent, check=False)
 
 
@@ -77,12 +95,16 @@ def dense(tmp_path: Path) -> Path:
 def test_files_of_it_are_compressed_verified_and_restored(dense: Path, tmp_path: Path) -> None:
     csf, back = tmp_path / "csf", tmp_path / "back"
     original = hashlib.sha256((dense / "model.safetensors").read_bytes()).hexdigest()
-    done = run("compress", dense, csf, "--to", "container")
+    done = run("compress", dense, csf, "--to", "container", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert json.loads((csf / "manifest.json").read_text())["codec"] == THIRD.codec
     assert (csf / "tensors" / "model.safetensors").stat().st_size < (dense / "model.safetensors").stat().st_size
-    verified = run("verify", csf, "--against", dense, "--json")
+    verified = run("verify", csf, "--against", dense, "--json", "--device", "cpu")
     assert verified.returncode == 0, verified.stderr
     assert json.loads(verified.stdout)["kind"] == "CSF container, Third CSF"
-    assert run("expand", csf, back).returncode == 0
+    inspected = run("inspect", csf, "layers.0.mlp.experts.0.up_proj.weight_scale")
+    assert inspected.returncode == 0, inspected.stderr
+    assert "columns of E5M2 scales (F8_E5M2)" in inspected.stdout
+    assert "\n60 (1) " in inspected.stdout  # the base of most rows, 0x3C
+    assert run("expand", csf, back, "--device", "cpu").returncode == 0
     assert hashlib.sha256((back / "model.safetensors").read_bytes()).hexdigest() == original

@@ -15,8 +15,10 @@ from typing import Any
 
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codes import Code
-from csf_tool.disk.headers import LENGTH_BYTES, SHARD_SUFFIX, Header, parse_header
+from csf_tool.disk.headers import LENGTH_BYTES, SHARD_SUFFIX, parse_header
+from csf_tool.disk.json_files import is_count
 from csf_tool.disk.paths import safe_relative
+from csf_tool.disk.tensors import Header
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
 
@@ -119,7 +121,7 @@ ROW_KEYS = tuple(f.name for f in fields(ShardRow))
 def _value(entry: dict[str, Any], key: str, where: str) -> Any:
     """A number of bytes or a hash, as the key tells."""
     value = entry.get(key)
-    if key.endswith("_bytes") and (type(value) is not int or not 0 <= value < 1 << 63):
+    if key.endswith("_bytes") and not is_count(value):
         raise CheckpointError(f"{key} is {brief(value)}, not a number of bytes", Code.INVALID_FIELD, where)
     if key.endswith("sha256") and not is_sha256(value):
         raise CheckpointError(f"{key} is {brief(value)}, not 64 lowercase hex digits", Code.INVALID_FIELD, where)

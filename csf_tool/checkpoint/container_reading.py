@@ -31,7 +31,6 @@ from csf_tool.checkpoint.container import (
     verification,
 )
 from csf_tool.checkpoint.index import INDEX_NAME
-from csf_tool.checkpoint.name_maps import load_with_map
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema
 from csf_tool.codes import Code
@@ -116,7 +115,7 @@ def _read_contract(container: Container, problems: Problems) -> None:
         problems.warn(problem, Code.NO_RECEIPTS, CONTRACT)
         return
     try:
-        contract = require_object(load_with_map(container.root / CONTRACT, CONTRACT, SOURCE_NAMES), CONTRACT)
+        contract = require_object(load_json(container.root / CONTRACT, CONTRACT), CONTRACT)
     except CheckpointError as error:
         problems.append(Problem.of(error))
         return

@@ -10,7 +10,6 @@ from csf_tool.checkpoint.config import (
 )
 from csf_tool.checkpoint.container import TENSORS, Container, receipt_name
 from csf_tool.checkpoint.container_reading import check_totals
-from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.planes import stream_names
@@ -23,7 +22,7 @@ from csf_tool.text import brief, count
 
 
 def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = False) -> Checkpoint:
-    """Hold every list of names against every other, the index only where it may disagree."""
+    """Hold every list of names against every other, the index only where it is not known to agree."""
     checkpoint.problems += checkpoint.hub.problems if checkpoint.hub else []
     if not checkpoint.formats:
         warn_of_stacked(checkpoint.problems, checkpoint.shards)
@@ -55,8 +54,6 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
     index, problems = checkpoint.index, checkpoint.problems
     assert index is not None
     readable = {shard.name for shard in checkpoint.shards}
-    if readable == index.shards and _lists_exactly(index, checkpoint.shards):
-        return
     for name, shard in index.weight_map.items():
         row = stored.row_of.get(name)
         if row is None and shard in readable:
@@ -71,13 +68,6 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
         if stored.shards[row].name in index.shards and name not in index.weight_map:
             text = f"{index.name} does not list this tensor"
             problems.warn(text, Code.INDEX_LACKS_TENSOR, stored.shards[row].name, name)
-
-
-def _lists_exactly(index: Index, shards: list[Shard]) -> bool:
-    """Whether every tensor of every shard is in the index, each at its place, and nothing else."""
-    placed = (list(map(index.weight_map.get, shard.header.names)).count(shard.name) for shard in shards)
-    sizes = [len(shard.header) for shard in shards]
-    return list(placed) == sizes and sum(sizes) == len(index.weight_map)
 
 
 def _compare_container(checkpoint: Checkpoint, container: Container, stored: Stored) -> None:
@@ -121,17 +111,10 @@ def _compare_contract(checkpoint: Checkpoint, container: Container, stored: Stor
     for name in sorted(dense_names - listed.keys() if listed else ()):
         home = stored.shards[fixed_row[name] if name in fixed_row else stored.row_of[name]]
         problems.error("the contract does not list it", Code.CONTRACT_DIFFERS, home.name, name)
-    if all(_holds_no_others(shard, listed) for shard in checkpoint.shards):
-        return
     for name, file in listed.items():
         if (row := stored.row_of.get(name)) is not None and stored.shards[row].file != file:
             text = f"the contract places it in {file}"
             problems.error(text, Code.CONTRACT_DIFFERS, stored.shards[row].name, name)
-
-
-def _holds_no_others(shard: Shard, source_names: dict[str, str]) -> bool:
-    """Whether every tensor of a shard that the contract lists is placed in this shard by it."""
-    return set(map(source_names.get, shard.header.names)) <= {shard.file, None}
 
 
 def _compare_recipes(checkpoint: Checkpoint) -> None:

@@ -9,8 +9,11 @@ from csf_tool.checkpoint.index import Index, index_document
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Plane, Shard
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.codes import Code
-from csf_tool.disk.headers import Tensor, render_header
+from csf_tool.disk.headers import render_header
+from csf_tool.disk.tensors import Tensor
 from csf_tool.errors import CheckpointError
+from csf_tool.garbage import no_garbage_collection
+from csf_tool.neighbours import runs
 
 P = TypeVar("P", Plane, DensePlane)
 
@@ -89,6 +92,7 @@ class DenseShard:
         return tuple(merge_ranges(tensor.source for tensor in self.tensors))
 
 
+@no_garbage_collection()
 def dense_tensors(checkpoint: Checkpoint) -> dict[str, DenseTensor]:
     """Every tensor of the dense checkpoint by name; a scale stands where its fixed stream is stored."""
     planes = {plane.fixed.tensor.name: plane for plane in checkpoint.planes}
@@ -198,22 +202,18 @@ def dense_metadata(shard: Shard) -> dict[str, str]:
 
 def merge_ranges(sources: Iterable[Located | P]) -> Iterator[Range | P]:
     """Stored ranges, neighbours joined; planes, of whichever kind, as they are."""
-    pending: Range | None = None
-    for source in sources:
-        if isinstance(source, Located):
-            shard, tensor = source.shard, source.tensor
-            if pending and pending.shard is shard and pending.end == tensor.begin:
-                pending = Range(shard, pending.begin, tensor.end)
-                continue
-        if pending:
-            yield pending
-        pending = None
-        if isinstance(source, Located):
-            pending = Range(source.shard, source.tensor.begin, source.tensor.end)
-        else:
-            yield source
-    if pending:
-        yield pending
+    for run in runs(sources, _is_stored_after):
+        first, last = run[0], run[-1]
+        if isinstance(first, Located) and isinstance(last, Located):
+            yield Range(first.shard, first.tensor.begin, last.tensor.end)
+        elif not isinstance(first, Located):
+            yield first
+
+
+def _is_stored_after(before: Located | P, source: Located | P) -> bool:
+    if not isinstance(before, Located) or not isinstance(source, Located):
+        return False
+    return before.shard is source.shard and before.tensor.end == source.tensor.begin
 
 
 def dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:

@@ -13,8 +13,8 @@ from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.checkpoint.repository import RemoteFile, Repository
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
-from csf_tool.disk.headers import Header, Tensor
 from csf_tool.disk.reader import RandomReader, Reader
+from csf_tool.disk.tensors import Header, Tensor
 
 
 class Layout(StrEnum):
@@ -108,7 +108,8 @@ class Stored:
     def find(self, names: list[str], near: int) -> int | None:
         """The row of the first of `names` that stands beside row `near`, or else anywhere; None where there is none.
 
-        Tensors of one module mostly lie side by side: then half a million names need no dictionary.
+        A weight mostly lies beside its scale. Half a million names then need no dictionary, which would take as long
+        again as the search for planes (0.46 s of processor time instead of 0.27 s for 73,728 planes).
         """
         begin = max(0, near - _NEAR)
         beside = self.names[begin : near + _NEAR + 1]
@@ -242,8 +243,6 @@ class PlaneTable(_Columns):
 
     fixed: list[int] = field(default_factory=list)
     exceptions: list[int] = field(default_factory=list)
-    lacks_weights: bool = False
-    """Whether the weight of one of them was not found."""
 
     def __iter__(self) -> Iterator[Plane]:
         stored, kinds = self.stored, self.kinds

@@ -1,22 +1,18 @@
 """open_checkpoint: recognise what a path is, and read every header once."""
 
-import gc
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from csf_tool.checkpoint.background import in_background
 from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, quantization_config
 from csf_tool.checkpoint.container import MANIFEST, TENSORS, Container
 from csf_tool.checkpoint.container_reading import read_container
 from csf_tool.checkpoint.cross_check import cross_check, note_stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.index import Index, find_index, read_index
-from csf_tool.checkpoint.model import Checkpoint, Layout, PlaneTable, Stored
+from csf_tool.checkpoint.model import Checkpoint, Layout, Shard, Stored
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.no_checkpoint import (
     no_files_of_one,
@@ -24,10 +20,10 @@ from csf_tool.checkpoint.no_checkpoint import (
     no_shard_can_be_read,
     not_a_checkpoint,
 )
-from csf_tool.checkpoint.planes import find_dense_planes, find_planes, join_planes
+from csf_tool.checkpoint.planes import find_dense_planes, find_planes
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.checkpoint.repository import Repository
-from csf_tool.checkpoint.shard_headers import ReadShard, prepare, read_faultless, read_shard
+from csf_tool.checkpoint.shard_headers import prepare, read_faultless, read_shard
 from csf_tool.codec.formats import FORMATS
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
@@ -35,6 +31,7 @@ from csf_tool.disk.json_files import load_json
 from csf_tool.disk.own_files import OWN_FOLDER, has_journal
 from csf_tool.disk.reader import is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
+from csf_tool.garbage import no_garbage_collection
 from csf_tool.text import brief, count
 
 _MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
@@ -43,6 +40,7 @@ MAX_NUMBERED_SHARDS = 10_000
 """Most shards that names are believed when they say that there are so many: a name can claim any number."""
 
 
+@no_garbage_collection()
 def open_checkpoint(source: str | Path | Repository) -> Checkpoint:
     """The checkpoint at `source`: a folder in either CSF layout or none, one safetensors file, or a repository.
 
@@ -56,30 +54,17 @@ def open_checkpoint(source: str | Path | Repository) -> Checkpoint:
     hub = None if isinstance(source, str | Path) else source
     path = Path(source) if isinstance(source, str | Path) else source.root
     try:
-        with no_garbage_collection():
-            if hub:
-                return _open_folder(path, hub)
-            if path.is_file():
-                return _open_file(path)
-            if not path.is_dir():
-                raise UsageError("no such file or folder", file=str(path))
-            checkpoint = _open_folder(path)
-            _note_leftovers(checkpoint)
-            return checkpoint
+        if hub:
+            return _open_folder(path, hub)
+        if path.is_file():
+            return _open_file(path)
+        if not path.is_dir():
+            raise UsageError("no such file or folder", file=str(path))
+        checkpoint = _open_folder(path)
+        _note_leftovers(checkpoint)
+        return checkpoint
     except PermissionError as error:
         raise EnvironmentFault(f"cannot be read: {error.strerror}", file=str(path)) from error
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Headers become a million small objects that all live on: looking for garbage among them doubles the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _open_file(path: Path) -> Checkpoint:
@@ -191,7 +176,7 @@ def open_container(
     for name in stray:
         problems.error(f"a shard beside {MANIFEST}: {_MIXED}", Code.MIXED_LAYOUTS, name)
     names = [f"{TENSORS}/{file}" for file in container.rows]
-    _read_shards(checkpoint, names, read_faultless(checkpoint, names, with_planes=False))
+    _read_shards(checkpoint, names)
     for file in (name for name in _shard_files(path, TENSORS, hub=hub) if name not in container.rows):
         problems.error("is not listed in the manifest", Code.SHARD_NOT_IN_MANIFEST, f"{TENSORS}/{file}")
     return _finish(checkpoint)
@@ -200,43 +185,30 @@ def open_container(
 def _open_hf(path: Path, index_name: str | None, found: list[str], hub: Repository | None) -> Checkpoint:
     layout = Layout.HF if index_name or len(found) > 1 or (path / CONFIG_FILES[0]).exists() else Layout.FILE
     checkpoint = Checkpoint(path, path, layout, hub=hub)
-    names = list(found)
-    read: dict[str, ReadShard] = {}
-    if index_name:
-        checkpoint.index = Index(path, index_name)
-        read = read_faultless(checkpoint, found, with_planes=True)
-        if read and (agreeing := _open_agreeing(checkpoint, read)):
-            return agreeing
-        indexed = sorted(checkpoint.index.shards)
-        folders = {name.rpartition("/")[0] for name in indexed if "/" in name}
-        found += [f"{folder}/{name}" for folder in sorted(folders) for name in _shard_files(path, folder, hub=hub)]
-        names = indexed + [name for name in found if name not in indexed]
-    elif len(found) > 1:
-        text = "no index lists the shards: they are taken as they are; expand and compress write one"
-        checkpoint.problems.warn(text, Code.NO_INDEX)
     if not index_name:
-        names = sorted({*found, *_numbered_siblings(found)})
+        if len(found) > 1:
+            text = "no index lists the shards: they are taken as they are; expand and compress write one"
+            checkpoint.problems.warn(text, Code.NO_INDEX)
+        _read_shards(checkpoint, sorted({*found, *_numbered_siblings(found)}))
+        return _finish(checkpoint)
+    checkpoint.index = Index(path, index_name)
+    read = read_faultless(checkpoint, found)
+    held = {name: shard.header.names for name, shard in read.items()}
+    index_agrees = bool(held) and checkpoint.index.lists_exactly(held)
+    names = list(read) if index_agrees else _names_with_index(checkpoint, checkpoint.index, found)
     if not names:
         problem = f"{index_name} lists no shards, and none are here"
         raise CheckpointError(problem, Code.NO_SHARD_HERE, checkpoint.label)
     _read_shards(checkpoint, names, read)
-    return _finish(checkpoint)
+    return _finish(checkpoint, index_agrees=index_agrees)
 
 
-def _open_agreeing(opened: Checkpoint, read: dict[str, ReadShard]) -> Checkpoint | None:
-    """The checkpoint of these shards if its index is written as most are, and lists exactly what they hold."""
-    index = opened.index
-    assert index is not None
-    shards = [shard for shard, _ in read.values()]
-    checkpoint = replace(opened, shards=shards, problems=Problems())
-    held = {shard.name: shard.header.names for shard in shards}
-    with in_background(lambda: index.spells_out(held)) as agrees:
-        stored = Stored(shards)
-        parts = [(shard, planes) for shard, planes in read.values() if planes is not None]
-        found = join_planes(stored, parts) if len(parts) == len(shards) else find_planes(stored, {})
-        _add_planes(checkpoint, stored, found)
-        cross_check(checkpoint, stored, index_agrees=True)
-        return checkpoint if agrees() else None
+def _names_with_index(checkpoint: Checkpoint, index: Index, found: list[str]) -> list[str]:
+    """The shards that an index lists, and after them those that are here all the same."""
+    indexed = sorted(index.shards)
+    folders = sorted({name.rpartition("/")[0] for name in indexed if "/" in name})
+    inside = [f"{folder}/{name}" for folder in folders for name in _shard_files(index.root, folder, hub=checkpoint.hub)]
+    return indexed + [name for name in [*found, *inside] if name not in indexed]
 
 
 def _numbered_siblings(found: list[str]) -> list[str]:
@@ -254,15 +226,12 @@ def _numbered_siblings(found: list[str]) -> list[str]:
     return siblings
 
 
-def _read_shards(
-    checkpoint: Checkpoint, names: list[str], read: Mapping[str, ReadShard] = MappingProxyType({})
-) -> None:
+def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Shard] = MappingProxyType({})) -> None:
     """Read every shard that can be read and is not in `read`; what stops one is a problem of its own."""
     prepare(checkpoint, names)
     for name in names:
         try:
-            shard = read[name].shard if name in read else read_shard(checkpoint, name, checkpoint.problems)
-            checkpoint.shards.append(shard)
+            checkpoint.shards.append(read.get(name) or read_shard(checkpoint, name, checkpoint.problems))
         except CheckpointError as error:
             checkpoint.lacking.append(name)
             checkpoint.problems.append(Problem.of(error, name))
@@ -271,21 +240,19 @@ def _read_shards(
         raise no_shard_can_be_read(checkpoint.path, listed_by, names, checkpoint.problems[-len(names) :])
 
 
-def _finish(checkpoint: Checkpoint) -> Checkpoint:
-    """Find the planes, and hold every list of names against every other."""
+def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint:
+    """Find the planes, and hold every list of names against every other.
+
+    Where the index was found to list exactly what the shards hold, no name can stand in two of them.
+    """
     stored = Stored(checkpoint.shards)
-    if len(stored.row_of) != len(stored.names):
+    if not index_agrees and len(stored.row_of) != len(stored.names):
         note_stored_twice(checkpoint.problems, checkpoint.shards)
     receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
-    _add_planes(checkpoint, stored, find_planes(stored, receipts))
-    return cross_check(checkpoint, stored)
-
-
-def _add_planes(checkpoint: Checkpoint, stored: Stored, found: tuple[PlaneTable, list[Problem]]) -> None:
-    """Give the checkpoint the planes that were found, and those that are stored dense."""
-    checkpoint.plane_table, problems = found
-    checkpoint.dense_table = find_dense_planes(stored)
+    checkpoint.plane_table, problems = find_planes(stored, receipts)
     checkpoint.problems += problems
+    checkpoint.dense_table = find_dense_planes(stored)
+    return cross_check(checkpoint, stored, index_agrees=index_agrees)
 
 
 def _serving_root(path: Path) -> Path | None:

@@ -1,11 +1,11 @@
 """Finding planes: which tensors are the streams of a scale, and what geometry every source gives it."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from csf_tool.checkpoint.container import ScaleReceipt
-from csf_tool.checkpoint.model import DenseTable, Located, Plane, PlaneKind, PlaneTable, Shard, Stored
+from csf_tool.checkpoint.model import DenseTable, Located, Plane, PlaneKind, PlaneTable, Stored
 from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, is_stream_suffix, weight_names
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import FORMATS, SLAB_ROWS, CsfFormat
@@ -40,33 +40,6 @@ def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[P
     if len({kind.fmt.name for kind in table.kinds}) > 1:
         table.sort()
     return table, problems + _unknown_streams(streams, stored) + _stored_twice(table)
-
-
-PlaneColumns = tuple[list[tuple[int, int, int, str]], list[str], list[int], list[int], list[int]]
-"""The planes of one shard as plain data: their kinds, and the columns of their table; formats by place in `FORMATS`."""
-
-
-def planes_of_shard(shard: Shard) -> PlaneColumns | None:
-    """The planes of a shard that holds all that there is to know of them; None where other shards may have a say."""
-    table, problems = find_planes(Stored([shard]), {})
-    if problems or table.lacks_weights:
-        return None
-    kinds = [(FORMATS.index(fmt), rows, cols, dtype) for fmt, rows, cols, dtype in table.kinds]
-    return kinds, table.names, table.kind_of, table.fixed, table.exceptions
-
-
-def join_planes(stored: Stored, shards: Iterable[tuple[Shard, PlaneColumns]]) -> tuple[PlaneTable, list[Problem]]:
-    """What `find_planes` finds in `stored`, from what was found in each of its shards."""
-    table = PlaneTable(stored)
-    begin = 0
-    for shard, (kinds, names, kind_of, fixed, exceptions) in shards:
-        places = [table.place_of(PlaneKind(FORMATS[fmt], rows, cols, dtype)) for fmt, rows, cols, dtype in kinds]
-        table.names += names
-        table.kind_of += [places[kind] for kind in kind_of]
-        table.fixed += [begin + row for row in fixed]
-        table.exceptions += [begin + row for row in exceptions]
-        begin += len(shard.header)
-    return table, _stored_twice(table)
 
 
 def _streams(stored: Stored) -> dict[str, dict[str, int]]:
@@ -155,7 +128,6 @@ def _add_planes(
         table.kind_of.append(kind)
         table.fixed.append(fixed)
         table.exceptions.append(exceptions)
-        table.lacks_weights |= weight is None
     return problems
 
 

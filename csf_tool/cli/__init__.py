@@ -3,7 +3,6 @@
 Heavy modules are imported inside the commands, so that `csf-tool --help` costs no more than typer itself.
 """
 
-import gc
 import io
 import os
 import sys
@@ -11,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from csf_tool.cli import command
+from csf_tool import garbage
 from csf_tool.cli.look import inspect, plan, stats
 from csf_tool.cli.measure import bench, demo
 from csf_tool.cli.prove import identity, verify
@@ -62,6 +61,5 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name may have letters that the terminal's encoding has not
             stream.reconfigure(errors="backslashreplace")
-    command.ends_with_process = True
-    gc.set_threshold(100_000, 20)  # the default looks over half a million tensors again and again
+    garbage.end_with_command()
     app()

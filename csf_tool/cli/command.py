@@ -1,7 +1,6 @@
 """What all commands share: how they open checkpoints, print, and end."""
 
 import functools
-import gc
 import os
 import sys
 from collections.abc import Callable
@@ -22,9 +21,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TRACEBACK_VARIABLE = "CSF_TOOL_TRACEBACK"
-
-ends_with_process = False
-"""Whether the process ends when the command does, as `main` has it. Elsewhere others follow, and garbage is cleared."""
 
 _at_end = ExitStack()
 """What is called when the command ends."""
@@ -85,10 +81,7 @@ def open_argument(argument: str) -> "Checkpoint":
     source = find_source(argument, say)
     if not isinstance(source, Path):
         _at_end.callback(source.stop)  # or the process would wait for what is still being fetched ahead
-    checkpoint = open_checkpoint(source)
-    if ends_with_process:
-        gc.freeze()  # it lives as long: there is no garbage in it to look for, not even at the end
-    return checkpoint
+    return open_checkpoint(source)
 
 
 def show(

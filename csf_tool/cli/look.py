@@ -30,7 +30,6 @@ def stats(
     csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local
     csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local --by layer --figure scales.svg
     """
-    from csf_tool.checkpoint.open import no_garbage_collection
     from csf_tool.checkpoint.problems import errors
     from csf_tool.look.stats import collect_stats
     from csf_tool.report.console import print_problems
@@ -38,9 +37,8 @@ def stats(
     from csf_tool.text import size
 
     check_figure(figure)
-    with no_garbage_collection():
-        opened = open_argument(checkpoint)
-        found = collect_stats(opened)
+    opened = open_argument(checkpoint)
+    found = collect_stats(opened)
     if figure:
         from csf_tool.report.figures import save, stats_figure
 
@@ -128,7 +126,6 @@ def plan(
     csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --gpu-memory 96GiB --tp 2
     csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --resident 24 --figure memory.png
     """
-    from csf_tool.checkpoint.open import no_garbage_collection
     from csf_tool.checkpoint.problems import errors
     from csf_tool.look.plan import make_plan
     from csf_tool.report.console import print_problems
@@ -140,9 +137,8 @@ def plan(
         memory = parse_size(gpu_memory) if gpu_memory else None
     except ValueError as error:
         raise UsageError(f"--gpu-memory: {error}") from error
-    with no_garbage_collection():
-        opened = open_argument(checkpoint)
-        found = make_plan(opened, resident, memory, tp)
+    opened = open_argument(checkpoint)
+    found = make_plan(opened, resident, memory, tp)
     if figure:
         from csf_tool.report.figures import plan_figure, save
 

@@ -65,7 +65,6 @@ def verify(
     csf-tool verify ~/models/Qwen3.8-Flash-Next-FP4-Local --against ~/models/Qwen3.8-Flash-Next-NVFP4
     """
     from csf_tool.checkpoint.hash_list import read_hash_list
-    from csf_tool.checkpoint.open import no_garbage_collection
     from csf_tool.checkpoint.page_cache import should_drop_cache
     from csf_tool.coders.decoder import NumpyDecoder, make_decoder
     from csf_tool.prove.verify import VerifyOptions
@@ -78,23 +77,22 @@ def verify(
         raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
     if save_hashes and (only or save_hashes.exists()):
         raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
-    with no_garbage_collection():
-        opened = open_argument(checkpoint)
-        reference = open_argument(against) if against else None
-        decoder = NumpyDecoder() if quick else make_decoder(device, cross_check, say)
-        options = VerifyOptions(
-            jobs=jobs or default_jobs(),
-            drop_cache=should_drop_cache(opened, drop_cache),
-            all_tensors=all_tensors,
-            tensors_only=tensors_only,
-            published=_listed_hashes(hub) if hub else [],
-            only=tuple(only or ()),
-            quick=quick,
-            listed=read_hash_list(manifest) if manifest else None,
-            save_hashes=save_hashes.name if save_hashes else "",
-        )
-        with progress_bar() as progress:
-            found = run(opened, reference, decoder, progress, options)
+    opened = open_argument(checkpoint)
+    reference = open_argument(against) if against else None
+    decoder = NumpyDecoder() if quick else make_decoder(device, cross_check, say)
+    options = VerifyOptions(
+        jobs=jobs or default_jobs(),
+        drop_cache=should_drop_cache(opened, drop_cache),
+        all_tensors=all_tensors,
+        tensors_only=tensors_only,
+        published=_listed_hashes(hub) if hub else [],
+        only=tuple(only or ()),
+        quick=quick,
+        listed=read_hash_list(manifest) if manifest else None,
+        save_hashes=save_hashes.name if save_hashes else "",
+    )
+    with progress_bar() as progress:
+        found = run(opened, reference, decoder, progress, options)
     show(found, verify_json, verify_report, as_json)
     if save_hashes and found.hashes:
         save_hashes.write_text(found.hashes.render(), "utf-8")

@@ -6,18 +6,15 @@ kept as they are: only their sizes cannot be checked.
 """
 
 import json
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import accumulate, pairwise
-from json.encoder import encode_basestring
-from typing import Any, NamedTuple
+from typing import Any
 
 from csf_tool.codes import Code
-from csf_tool.disk.json_files import are_plain, parse_json
+from csf_tool.disk import quick
+from csf_tool.disk.json_files import is_count, parse_json
 from csf_tool.disk.reader import Reader
+from csf_tool.disk.tensors import MAX_NAME_LENGTH, METADATA_KEY, Header, HeaderFault, Tensor
 from csf_tool.disk.wrong_content import HEAD_BYTES, SAFETENSORS, wrong_content
+from csf_tool.dtypes import DTYPES, bits_of
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
 
@@ -29,109 +26,8 @@ LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 """Longest header, as in the reference implementation (safetensors `MAX_HEADER_SIZE`)."""
 
-MAX_NAME_LENGTH = 4096
-"""Longest name of a tensor, in characters. Names are taken apart and looked up part by part."""
-
 ALIGNMENT = 8
 """Written headers are padded with spaces to a multiple of this, as the reference implementation does."""
-
-METADATA_KEY = "__metadata__"
-
-DTYPE_BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E5M2FNUZ": 8, "F8_E4M3FNUZ": 8,
-    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32,
-    "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64,
-}  # fmt: skip
-"""Bits of an element of every dtype that safetensors 0.8 names; F4 and F6 elements are smaller than a byte."""
-
-_MAX_OFFSET = 1 << 63
-
-_COMPACT: dict[str, Any] = {"separators": (",", ":"), "ensure_ascii": False}
-"""How json.dumps is to write: as the known writers do."""
-
-
-_ENTRY = re.compile(r'":\{"dtype":"([^"]*","shape":\[[^"]*)\],"data_offsets":\[([^"]*)\]\}(?:,"|\} *\Z)')
-"""What stands between two names in a header as the known writers write it, or after the last: one entry.
-
-No part of it takes the quotes that it begins with: an entry that breaks off is looked at once, not again and
-again from every place where one could have begun.
-"""
-
-
-class Tensor(NamedTuple):
-    """One tensor of a shard: where its bytes lie, counted from the start of the file."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of data."""
-        return self.end - self.begin
-
-
-_tensor_of = partial(tuple.__new__, Tensor)
-"""`Tensor._make` without a step in Python: half a million are made at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderFault:
-    """What is wrong with a header; `tensor` is empty when no single tensor is to blame.
-
-    With `hides_data` the tensor's bytes are others' as well, or past the end of the file: they are not to be read.
-    """
-
-    problem: str
-    code: Code
-    tensor: str = ""
-    hides_data: bool = False
-
-
-@dataclass(frozen=True)
-class Header:
-    """A parsed header: the tensors in the order of their data, a column for each of their fields, and its faults.
-
-    Tensors whose entry makes no sense are in `faults` and not in the columns; tensors that overlap, or end past
-    the end of the file, are in both.
-    """
-
-    data_start: int
-    metadata: dict[str, str]
-    names: list[str]
-    dtypes: list[str]
-    shapes: list[tuple[int, ...]]
-    begins: list[int]
-    ends: list[int]
-    faults: list[HeaderFault]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return map(_tensor_of, zip(self.names, self.dtypes, self.shapes, self.begins, self.ends, strict=True))
-
-    @cached_property
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name."""
-        return dict(zip(self.names, self, strict=True))
-
-    @cached_property
-    def unreadable(self) -> set[str]:
-        """Tensors whose bytes are not to be read. What is left are at most as many bytes as the file has."""
-        return {fault.tensor for fault in self.faults if fault.hides_data}
-
-    @property
-    def data_end(self) -> int:
-        """Where the file should end."""
-        return max(self.ends, default=self.data_start)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors together."""
-        return sum(self.ends) - sum(self.begins)
 
 
 def read_header(reader: Reader, file_size: int) -> Header:
@@ -169,81 +65,19 @@ def parse_header(raw: bytes | bytearray, name: str, file_size: int | None) -> He
     Raises:
         CheckpointError: `raw` is not a JSON object.
     """
-    header = _usual_header(raw)
-    if header is None or file_size not in (None, header.data_end):
-        return _any_header(bytes(raw), name, file_size)
-    return header
-
-
-def _usual_header(raw: bytes | bytearray) -> Header | None:
-    """The header whose JSON is `raw` if it is spelled as all known writers do and no tensor has a fault.
-
-    It is what `_any_header` would give, in a third of the time: the text is cut at the entries, and what lies
-    between them are names. Nothing is taken on trust: every distinct dtype and shape is parsed, and the offsets
-    must be, to the letter, those that follow from the sizes.
-    """
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    pieces = _ENTRY.split(text)
-    names, kinds, offsets = pieces[:-1:3], pieces[1::3], pieces[2::3]
-    if not names or pieces[-1] or text.endswith('"'):
-        return None
-    opening, _, names[0] = names[0].rpartition('"')
-    metadata = _usual_metadata(opening)
-    known = {kind: _usual_kind(kind) for kind in set(kinds)}
-    if metadata is None or None in known.values() or not _are_usual_names(names):
-        return None
-    found = [known[kind] for kind in kinds]
-    dtypes, shapes, sizes = map(list, zip(*found, strict=True))
-    expected = list(map(",".join, pairwise(map(str, accumulate(sizes, initial=0)))))
-    if offsets != expected or sum(sizes) >= _MAX_OFFSET:
-        return None
     start = LENGTH_BYTES + len(raw)
-    bounds = list(accumulate(sizes, initial=start))
-    return Header(start, metadata, names, dtypes, shapes, bounds[:-1], bounds[1:], [])
+    return quick.header(raw, start, file_size) or any_header(bytes(raw), start, name, file_size)
 
 
-def _usual_metadata(opening: str) -> dict[str, str] | None:
-    """The metadata in what stands before the first tensor: nothing but the brace, or metadata and a comma."""
-    if opening == "{":
-        return {}
-    if not opening.startswith("{") or not opening.endswith(","):
-        return None
-    try:
-        document = parse_json((opening[:-1] + "}").encode(), "")
-    except CheckpointError:
-        return None
-    faults: list[HeaderFault] = []
-    metadata = _metadata(document.get(METADATA_KEY), faults)
-    return metadata if document.keys() == {METADATA_KEY} and not faults else None
+def any_header(raw: bytes, start: int, name: str, file_size: int | None) -> Header:
+    """The header whose JSON is `raw`, however it is written and whatever is wrong with it; data begin at `start`.
 
-
-def _usual_kind(text: str) -> tuple[str, tuple[int, ...], int] | None:
-    """Dtype, shape and bytes of tensors from what `_ENTRY` calls the kind: `BF16","shape":[2,3`."""
-    dtype, _, sizes = text.partition('","shape":[')
-    try:
-        shape = json.loads(f"[{sizes}]")
-    except (ValueError, RecursionError):
-        return None
-    if dtype not in DTYPE_BITS or not all(map(_is_count, shape)):
-        return None
-    bits = _bits(dtype, shape)
-    return None if bits is None or bits % 8 else (dtype, tuple(shape), bits // 8)
-
-
-def _are_usual_names(names: list[str]) -> bool:
-    are_usual = are_plain(names) and METADATA_KEY not in names and len(set(names)) == len(names)
-    return are_usual and max(map(len, names)) <= MAX_NAME_LENGTH
-
-
-def _any_header(raw: bytes, name: str, file_size: int | None) -> Header:
-    """The header whose JSON is `raw`, however it is written and whatever is wrong with it."""
+    Raises:
+        CheckpointError: `raw` is not a JSON object.
+    """
     document = _header_json(raw, name)
     faults: list[HeaderFault] = []
     metadata = _metadata(document.pop(METADATA_KEY, None), faults)
-    start = LENGTH_BYTES + len(raw)
     tensors = [t for key, entry in document.items() if (t := _tensor(key, entry, start, faults)) is not None]
     tensors.sort(key=lambda t: (t.begin, t.end))
     faults += _coverage_faults(tensors, start, complete=len(tensors) == len(document))
@@ -291,10 +125,6 @@ def _metadata(entry: Any, faults: list[HeaderFault]) -> dict[str, str]:
     return {}
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _MAX_OFFSET
-
-
 def _tensor(name: str, entry: Any, start: int, faults: list[HeaderFault]) -> Tensor | None:
     """The tensor that a header's entry describes; what is wrong with the entry is added to `faults`."""
     if len(name) > MAX_NAME_LENGTH:
@@ -315,9 +145,9 @@ def _entry_fault(entry: Any) -> str | None:
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str):
         return f"dtype is {brief(dtype)}, not a string"
-    if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
+    if not isinstance(shape, list) or not all(is_count(n) for n in shape):
         return f"shape is {brief(shape)}, not a list of sizes"
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(n) for n in offsets):
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(is_count(n) for n in offsets):
         return f"data_offsets are {brief(offsets)}, not two offsets"
     begin, end = offsets
     if end < begin:
@@ -325,20 +155,10 @@ def _entry_fault(entry: Any) -> str | None:
     return _shape_fault(dtype, shape, end - begin)
 
 
-def _bits(dtype: str, shape: list[int]) -> int | None:
-    """Bits that a tensor of a known dtype takes, or None where that is more than any file holds."""
-    total = DTYPE_BITS[dtype]
-    for n in shape:
-        total *= n
-        if total > 8 * _MAX_OFFSET:  # as the reference implementation: even when a later size is 0
-            return None
-    return total
-
-
 def _shape_fault(dtype: str, shape: list[int], nbytes: int) -> str | None:
-    if dtype not in DTYPE_BITS:
+    if dtype not in DTYPES:
         return None
-    bits = _bits(dtype, shape)
+    bits = bits_of(dtype, shape)
     if bits is None:
         return f"{dtype} {brief(shape)} is larger than any file"
     if bits == 8 * nbytes:
@@ -385,20 +205,11 @@ def render_header(metadata: dict[str, str], entries: list[tuple[str, str, tuple[
 
     `entries` are (name, dtype, shape, bytes) in the order of their data.
     """
-    # In a third of the time that it takes to make an object of every entry for json.dumps: most are of few kinds.
-    kinds = {kind: _render_kind(*kind) for kind in {(dtype, shape) for _, dtype, shape, _ in entries}}
-    ends = accumulate(nbytes for *_, nbytes in entries)
-    written = [f"{encode_basestring(METADATA_KEY)}:{json.dumps(metadata, **_COMPACT)}"] if metadata else []
-    written += [
-        f"{encode_basestring(name)}:{kinds[dtype, shape]}{end - nbytes},{end}]}}"
-        for (name, dtype, shape, nbytes), end in zip(entries, ends, strict=True)
-    ]
-    raw = f"{{{','.join(written)}}}".encode()
+    document: dict[str, Any] = {METADATA_KEY: metadata} if metadata else {}
+    end = 0
+    for name, dtype, shape, nbytes in entries:
+        begin, end = end, end + nbytes
+        document[name] = {"dtype": dtype, "shape": shape, "data_offsets": (begin, end)}
+    raw = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
     raw += b" " * (-len(raw) % ALIGNMENT)
     return len(raw).to_bytes(LENGTH_BYTES, "little") + raw
-
-
-def _render_kind(dtype: str, shape: tuple[int, ...]) -> str:
-    """A tensor's entry up to its offsets."""
-    entry = json.dumps({"dtype": dtype, "shape": list(shape), "data_offsets": []}, **_COMPACT)
-    return entry.removesuffix("]}")

@@ -2,19 +2,15 @@
 
 import json
 import math
-from collections.abc import Iterable
-from json.encoder import encode_basestring
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from csf_tool.codes import Code
 from csf_tool.disk.reader import MAX_JSON_BYTES, read_document
 from csf_tool.disk.wrong_content import HEAD_BYTES, JSON, wrong_content
+from csf_tool.dtypes import MAX_BYTES
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
-
-ESCAPED = bytes(range(32)) + b'"\\'
-"""Bytes that strings in JSON hold as escapes only."""
 
 MAX_JSON_DEPTH = 40
 """Deepest nesting that is read: what goes over a document later goes one call deeper, and indents more, a level."""
@@ -100,7 +96,7 @@ def render_json(document: Any) -> bytes:
     Raises:
         CheckpointError: a string in it, which can only be a file's name, is no UTF-8.
     """
-    text = _render(document, "\n") + "\n"
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -109,24 +105,6 @@ def render_json(document: Any) -> bytes:
         raise CheckpointError(problem, Code.UNUSABLE_NAME) from error
 
 
-def _render(value: Any, margin: str) -> str:
-    """What `json.dumps` gives with an indent of 2, for which it goes through every string in Python.
-
-    `margin` is a line break and the indent of the line that the value begins in.
-    """
-    inner = margin + "  "
-    if isinstance(value, dict) and value:
-        if set(map(type, value.values())) == {str}:
-            items = [f"{encode_basestring(key)}: {encode_basestring(item)}" for key, item in value.items()]
-        else:
-            items = [f"{encode_basestring(key)}: {_render(item, inner)}" for key, item in value.items()]
-        return f"{{{inner}{f',{inner}'.join(items)}{margin}}}"
-    if isinstance(value, list | tuple) and value:
-        return f"[{inner}{f',{inner}'.join(_render(item, inner) for item in value)}{margin}]"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def are_plain(strings: Iterable[str]) -> bool:
-    """Whether JSON holds these strings just as they are: nothing in them has to be escaped."""
-    raw = "".join(strings).encode("utf-8")
-    return len(raw.translate(None, ESCAPED)) == len(raw)
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a value can be a size, an offset or a number of bytes in a file."""
+    return type(value) is int and 0 <= value < MAX_BYTES

@@ -18,14 +18,12 @@ import torch
 
 from csf_tool.codec import tiles
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
+from csf_tool.dtypes import DTYPES
 from csf_tool.gpu.decode import DecodeTables
 from csf_tool.gpu.streams import CsfStreams
 
 DenseLayout = Literal["linear", "swizzled"]
 """How dense scales lie in memory: row-major, or in the 128x4 layout of tensor cores."""
-
-DENSE_DTYPES = {NVFP4: torch.float8_e4m3fn, MXFP4: torch.float8_e8m0fnu}
-"""What the dense scales are, for torch."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,7 +47,8 @@ class CsfScales:
     @property
     def dense_dtype(self) -> torch.dtype:
         """The dtype of the dense scales."""
-        return DENSE_DTYPES[self.format]
+        found: torch.dtype = getattr(torch, DTYPES[self.format.dense_dtype].torch)
+        return found
 
     @property
     def nbytes(self) -> int:

@@ -11,19 +11,9 @@ from csf_tool.checkpoint.logical import DenseTensor
 from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.decoder import NumpyDecoder
+from csf_tool.dtypes import DTYPES
 from csf_tool.errors import UsageError
 from csf_tool.text import escape
-
-_DTYPES = {
-    "BOOL": "?", "U8": "<u1", "I8": "<i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
-    "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8",
-}  # fmt: skip
-
-_ML_DTYPES = {
-    "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu",
-}  # fmt: skip
-"""What the package ml_dtypes calls the dtypes that numpy itself lacks."""
 
 
 def numpy_dtype(tensor: DenseTensor) -> np.dtype[Any]:
@@ -32,9 +22,10 @@ def numpy_dtype(tensor: DenseTensor) -> np.dtype[Any]:
     Raises:
         UsageError: numpy has none, not even with ml_dtypes where that is installed.
     """
-    if found := _DTYPES.get(tensor.dtype):
-        return np.dtype(found)
-    if tensor.dtype not in _ML_DTYPES:
+    found = DTYPES.get(tensor.dtype)
+    if found and found.numpy:
+        return np.dtype(found.numpy)
+    if not found or not found.ml_dtypes:
         raise UsageError(f"{escape(tensor.name)}: numpy has no dtype for {escape(tensor.dtype)}")
     try:
         ml_dtypes = importlib.import_module("ml_dtypes")
@@ -42,7 +33,7 @@ def numpy_dtype(tensor: DenseTensor) -> np.dtype[Any]:
         raise UsageError(
             f"{escape(tensor.name)}: numpy has no dtype for {tensor.dtype}: install ml_dtypes, or open it for pt"
         ) from error
-    found_there: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[tensor.dtype]))
+    found_there: np.dtype[Any] = np.dtype(getattr(ml_dtypes, found.ml_dtypes))
     return found_there
 
 

@@ -15,6 +15,7 @@ import torch
 
 from csf_tool.checkpoint.model import Located, Shard
 from csf_tool.checkpoint.streams import Readers
+from csf_tool.neighbours import runs
 
 SLOT_BYTES = 64 << 20
 """Pinned bytes of a slot. Two of them are all that is pinned."""
@@ -132,9 +133,10 @@ class Stager:
             at += load[i].nbytes
         self._read(load, places)
         at = 0
-        for buffer, begin, nbytes in _runs(load[i] for i in order):
-            buffer[begin : begin + nbytes].copy_(slot.memory[at : at + nbytes], non_blocking=True)
-            at += nbytes
+        for run in runs((load[i] for i in order), _lands_after):
+            begin, end = run[0].at, run[-1].at + run[-1].nbytes
+            run[0].buffer[begin:end].copy_(slot.memory[at : at + end - begin], non_blocking=True)
+            at += end - begin
         slot.copies_are_queued()
 
     def _read_directly(self, load: list[_Piece]) -> None:
@@ -159,24 +161,13 @@ class Stager:
 def _read_share(readers: Readers, share: list[tuple[_Piece, memoryview]]) -> None:
     """Read pieces to their places, those that follow one another in a file by one call."""
     with readers.unchanged():
-        for first, places in _neighbours(share):
-            readers[first.shard].read_into_each(places, first.begin)
+        for run in runs(share, lambda before, after: _is_stored_after(before[0], after[0])):
+            first = run[0][0]
+            readers[first.shard].read_into_each([place for _, place in run], first.begin)
 
 
-def _neighbours(share: list[tuple[_Piece, memoryview]]) -> Iterator[tuple[_Piece, list[memoryview]]]:
-    """The first piece of each run that lies together in its file, and the places of all."""
-    first: _Piece | None = None
-    places: list[memoryview] = []
-    end = 0
-    for piece, place in share:
-        if first is None or piece.shard is not first.shard or piece.begin != end:
-            if first:
-                yield first, places
-            first, places = piece, []
-        places.append(place)
-        end = piece.begin + piece.nbytes
-    if first:
-        yield first, places
+def _is_stored_after(before: _Piece, piece: _Piece) -> bool:
+    return before.shard is piece.shard and before.begin + before.nbytes == piece.begin
 
 
 def _loads(transfers: Iterable[Transfer], limit: int) -> Iterator[list[_Piece]]:
@@ -197,15 +188,6 @@ def _loads(transfers: Iterable[Transfer], limit: int) -> Iterator[list[_Piece]]:
         yield load
 
 
-def _runs(pieces: Iterable[_Piece]) -> Iterator[tuple[torch.Tensor, int, int]]:
-    """Buffer, first byte and bytes of neighbouring pieces that lie side by side in their buffer, too."""
-    pending: tuple[torch.Tensor, int, int] | None = None
-    for piece in pieces:
-        if pending and pending[0] is piece.buffer and pending[1] + pending[2] == piece.at:
-            pending = piece.buffer, pending[1], pending[2] + piece.nbytes
-            continue
-        if pending:
-            yield pending
-        pending = piece.buffer, piece.at, piece.nbytes
-    if pending:
-        yield pending
+def _lands_after(before: _Piece, piece: _Piece) -> bool:
+    """Whether a piece goes right behind another one, into the same buffer."""
+    return before.buffer is piece.buffer and before.at + before.nbytes == piece.at

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.logical import DenseTensor, dense_metadata, dense_tensors
 from csf_tool.checkpoint.model import Checkpoint, Located
-from csf_tool.checkpoint.open import no_garbage_collection, open_checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import errors, first_of
 from csf_tool.coders.batches import batches
 from csf_tool.codes import Code
@@ -140,7 +140,7 @@ class safe_open(Generic[T]):
             self._loader: _Loader[Any] | None = _loader(framework, device)
         self._lock = threading.Lock()
         self._checkpoint = opened(filename)
-        self._tensors = _dense_tensors(self._checkpoint)
+        self._tensors = dense_tensors(self._checkpoint)
 
     def __enter__(self) -> Self:
         return self
@@ -289,11 +289,6 @@ def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
     return checkpoint
 
 
-def _dense_tensors(checkpoint: Checkpoint) -> dict[str, DenseTensor]:
-    with no_garbage_collection():  # hundreds of thousands of objects that live on
-        return dense_tensors(checkpoint)
-
-
 def _loader(framework: str, device: "torch.device | str | int") -> _Loader[Any]:
     if framework in _PT:
         return _torch_loader(device)
@@ -348,7 +343,7 @@ def iter_tensors(
         EnvironmentFault: it cannot be read here, torch is not installed, or there is no such GPU.
     """
     found = opened(checkpoint)
-    tensors = _dense_tensors(found)
+    tensors = dense_tensors(found)
     if names is not None:
         wanted = set(names)
         for name in wanted - tensors.keys():

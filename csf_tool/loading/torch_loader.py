@@ -10,23 +10,15 @@ import torch
 
 from csf_tool.checkpoint.logical import DenseTensor
 from csf_tool.checkpoint.model import Plane
-from csf_tool.checkpoint.open import no_garbage_collection
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.devices import why_no_gpu
+from csf_tool.dtypes import DTYPES
 from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.garbage import no_garbage_collection
 from csf_tool.loading.staging import Stager, Transfer
 from csf_tool.text import escape
-
-DTYPES = {
-    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "U16": torch.uint16, "I16": torch.int16,
-    "U32": torch.uint32, "I32": torch.int32, "U64": torch.uint64, "I64": torch.int64,
-    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64, "C64": torch.complex64,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E4M3FNUZ": torch.float8_e4m3fnuz, "F8_E5M2": torch.float8_e5m2,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz, "F8_E8M0": torch.float8_e8m0fnu, "F4": torch.float4_e2m1fn_x2,
-}  # fmt: skip
-"""What torch calls the dtypes of safetensors. It has none for F6, and holds two F4 values in an element."""
 
 _Kind = tuple[str, tuple[int, ...], CsfFormat | None]
 """Dtype and shape, and the format of what is decoded."""
@@ -54,7 +46,8 @@ def empty_tensors(tensor: DenseTensor, n: int, device: torch.device) -> torch.Te
     Raises:
         UsageError: torch has no such dtype, or cannot hold it in this shape.
     """
-    dtype, shape = DTYPES.get(tensor.dtype), tensor.shape
+    shape = tensor.shape
+    dtype = getattr(torch, DTYPES[tensor.dtype].torch, None) if tensor.dtype in DTYPES else None
     if dtype is None:
         raise UsageError(f"{escape(tensor.name)}: torch has no dtype for {escape(tensor.dtype)}")
     if tensor.dtype == "F4":
@@ -92,6 +85,7 @@ class TorchLoader:
         self._stager.close()
         self._readers.close()
 
+    @no_garbage_collection()  # beside a checkpoint's million objects, half as long again
     def load(self, batch: Sequence[DenseTensor]) -> list[torch.Tensor]:
         """The tensors of a batch, complete: usable on any stream. Compressed buffers are gone by then.
 
@@ -101,10 +95,6 @@ class TorchLoader:
             CheckpointError: a shard cannot be read.
             EnvironmentFault: the system cannot read it, or it changed since its header was read.
         """
-        with no_garbage_collection():  # beside the checkpoint's million objects, looking for some takes longer
-            return self._load(batch)
-
-    def _load(self, batch: Sequence[DenseTensor]) -> list[torch.Tensor]:
         groups: defaultdict[_Kind, list[int]] = defaultdict(list)
         for i, tensor in enumerate(batch):
             fmt = tensor.source.fmt if isinstance(tensor.source, Plane) else None

@@ -10,8 +10,8 @@ import numpy as np
 from csf_tool.checkpoint.logical import DenseTensor
 from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.disk.headers import DTYPE_BITS
 from csf_tool.disk.reader import CHUNK_BYTES
+from csf_tool.dtypes import DTYPES
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def same_bytes(ours: memoryview | bytes, theirs: memoryview | bytes) -> bool:
 
 def place_of(tensor: DenseTensor, offset: int) -> str:
     """The row and column of the element at a byte offset; leading dimensions are folded into the row."""
-    bits = DTYPE_BITS.get(tensor.dtype, 0)
+    bits = DTYPES[tensor.dtype].bits if tensor.dtype in DTYPES else 0
     if not tensor.shape or bits < 8:
         return f"byte {offset}"
     row, col = divmod(offset * 8 // bits, tensor.shape[-1])

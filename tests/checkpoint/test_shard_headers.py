@@ -1,18 +1,27 @@
-"""Reading many shards: with a copy of the process or without, shard by shard or all together, it is the same."""
+"""Opening shards with an index: whether it is compared as text or name by name, it is the same."""
 
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from csf_tool.checkpoint import background, planes, shard_headers
-from csf_tool.checkpoint import open as layouts
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
-from tests.building import MXFP4, NVFP4, Codec, Tensor, compressed, index_of, layer, model, shard_name, write_hf
+from tests.building import (
+    MXFP4,
+    NVFP4,
+    Codec,
+    Tensor,
+    compressed,
+    index_of,
+    layer,
+    model,
+    shard_name,
+    write_hf,
+    write_shard,
+)
 
 SHARDS = 11
 
@@ -71,45 +80,34 @@ def content(checkpoint: Checkpoint) -> object:
     return checkpoint.planes, checkpoint.dense_planes, checkpoint.shards, checkpoint.formats, checkpoint.problems
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be copied here")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("name", MODELS)
-def test_however_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_index_in_another_order_makes_no_difference(tmp_path: Path, name: str) -> None:
+    """One that is sorted is compared as text, any other name by name."""
     shards = MODELS[name]()
-    written = write(tmp_path / "model", shards)
-    told: list[int] = []
-    joined: list[bool] = []
-
-    def join(*args: Any) -> Any:
-        joined.append(True)
-        return planes.join_planes(*args)
-
-    def reading(copied: bool, by_shard: bool) -> object:
-        with monkeypatch.context() as patch:
-            patch.setattr(background, "can_be_copied", lambda: copied)
-            if not by_shard:
-                patch.setattr(shard_headers, "planes_of_shard", lambda _: None)
-            patch.setattr(layouts, "join_planes", join)
-            checkpoint = open_checkpoint(written)
-        told.append(len(checkpoint.plane_table))
-        return content(checkpoint)
-
-    expected = reading(copied=False, by_shard=False)
-    assert reading(copied=False, by_shard=True) == expected
-    assert reading(copied=True, by_shard=False) == expected
-    assert reading(copied=True, by_shard=True) == expected
-    assert bool(joined) == (name in ("NVFP4", "MXFP4", "both formats", "dense as well"))
-    assert told[0] == sum(t.name.endswith("_fixed") for tensors in shards.values() for t in tensors)
+    folder = write(tmp_path / "model", shards)
+    expected = open_checkpoint(folder)
+    assert len(expected.plane_table) == sum(t.name.endswith("_fixed") for some in shards.values() for t in some)
+    index = folder / "model.safetensors.index.json"
+    document = json.loads(index.read_text())
+    document["weight_map"] = dict(reversed(document["weight_map"].items()))
+    index.write_text(json.dumps(document, indent=2))
+    assert content(open_checkpoint(folder)) == content(expected)
 
 
-def test_a_shard_tells_its_planes_unless_others_may_have_a_say(tmp_path: Path) -> None:
-    def telling(name: str) -> set[bool]:
-        folder = write(tmp_path / name, MODELS[name]())
-        checkpoint = Checkpoint(folder, folder, open_checkpoint(folder).layout)
-        names = sorted(path.name for path in folder.glob("*.safetensors"))
-        read = shard_headers.read_faultless(checkpoint, names, with_planes=True)
-        assert list(read) == names
-        return {found.planes is not None for found in read.values()}
+def test_a_warning_about_one_shard_hides_nothing_of_another(tmp_path: Path) -> None:
+    """Then none is taken as read without a fault, and what the index lists decides."""
+    shards = of(NVFP4)()
+    first, last = shard_name(1, SHARDS), shard_name(SHARDS, SHARDS)
+    shards[first].append(Tensor("odd", "F99", (1,), b"x"))
+    folder = write(tmp_path, shards)
+    write_shard(folder / last, shards[last][:-1])
+    found = {(p.file, p.severity.value) for p in open_checkpoint(folder).problems}
+    assert found == {(first, "warning"), (last, "error")}
 
-    assert telling("NVFP4") == telling("both formats") == {True}
-    assert telling("weights elsewhere") == telling("exceptions elsewhere") == {False}
+
+def test_an_empty_index_beside_shards_that_cannot_be_read_lists_nothing(tmp_path: Path) -> None:
+    folder = write(tmp_path, of(NVFP4)())
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    os.truncate(folder / shard_name(1, SHARDS), 100)
+    found = [p.problem for p in open_checkpoint(folder).problems if p.file == shard_name(2, SHARDS)]
+    assert found == ["model.safetensors.index.json does not list this shard"]

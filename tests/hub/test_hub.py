@@ -129,6 +129,15 @@ def test_a_header_of_any_length(hub: Hub, tmp_path: Path, length: int) -> None:
     assert hub.sent() <= max(HEAD_BYTES, 8 + length)
 
 
+def test_a_dtype_that_nobody_names_is_spoken_of_there_as_here(hub: Hub, tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    building.write_shard(folder / "model.safetensors", [building.Tensor("odd", "F99", (4,), b"abcd")])
+    hub.add("org/new", folder)
+    here = open_checkpoint(folder).problems
+    assert ["F99" in problem.problem for problem in here] == [True]
+    assert opened("org/new").problems == here
+
+
 def test_all_of_a_run_is_one_commit(hub: Hub, copied: Copied, sample: Sample) -> None:
     """main moves to another checkpoint just after it was looked up: what is read is still the first."""
     first = hub.repositories["org/nvfp4-csf-hf"]

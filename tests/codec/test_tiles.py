@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from csf_tool.codec.swizzle import swizzle
-from csf_tool.codec.tiles import TILE_BYTES, padded_shape
+from csf_tool.codec.tiles import TILE_BYTES, padded_shape, swizzle
 
 
 def place(row: int, col: int, cols: int) -> int:
