@@ -101,7 +101,7 @@ def stored_tensors(root: Path, names: list[str] | None = None, *, tail: bool = F
         raise Unsure(repr(error)) from error
 
 
-def dense_tensors(root: Path, names: list[str] | None = None, *, tail: bool = False) -> Tensors:
+def logical_tensors(root: Path, names: list[str] | None = None, *, tail: bool = False) -> Tensors:
     """The same with every pair of streams decoded.
 
     Raises:

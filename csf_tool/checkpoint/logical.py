@@ -1,4 +1,4 @@
-"""The dense checkpoint that a CSF checkpoint stands for: its tensors, its shards, and their bytes in order."""
+"""Logical tensors and shards: the dense checkpoint that the stored one stands for, and where its bytes come from."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ class Range:
     end: int
 
 
-class DenseTensor(NamedTuple):
-    """A tensor of the dense checkpoint, and what gives its bytes: stored data as they are, or a plane to decode."""
+class LogicalTensor(NamedTuple):
+    """A tensor as readers know it, and what gives its bytes: stored data as they are, or a plane to decode."""
 
     name: str
     dtype: str
@@ -59,15 +59,15 @@ class DenseTensor(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DenseShard:
-    """A shard of the dense checkpoint: its complete header, and its tensors in the order of their data.
+class LogicalShard:
+    """A shard of logical tensors: its complete header, and its tensors in the order of their data.
 
     `sha256` is the hash that the whole file must have, where the original's is known.
     """
 
     name: str
     header: bytes
-    tensors: list[DenseTensor]
+    tensors: list[LogicalTensor]
     data_bytes: int
     sha256: str | None
 
@@ -93,27 +93,27 @@ class DenseShard:
 
 
 @no_garbage_collection()
-def dense_tensors(checkpoint: Checkpoint) -> dict[str, DenseTensor]:
-    """Every tensor of the dense checkpoint by name; a scale stands where its fixed stream is stored."""
+def logical_tensors(checkpoint: Checkpoint) -> dict[str, LogicalTensor]:
+    """Every logical tensor by name; a scale stands where its fixed stream is stored."""
     planes = {plane.fixed.tensor.name: plane for plane in checkpoint.planes}
     result = {}
     for located in checkpoint.tensors():
         name, dtype, shape, *_ = located.tensor
         if plane := planes.get(name):
-            result[plane.name] = DenseTensor(plane.name, plane.dtype, (plane.rows, plane.cols), plane)
+            result[plane.name] = LogicalTensor(plane.name, plane.dtype, (plane.rows, plane.cols), plane)
         elif not parse_stream_name(name):
-            result[name] = DenseTensor(name, dtype, shape, located)
+            result[name] = LogicalTensor(name, dtype, shape, located)
     return result
 
 
-def dense_shards(checkpoint: Checkpoint) -> list[DenseShard]:
+def logical_shards(checkpoint: Checkpoint) -> list[LogicalShard]:
     """The shards of the dense checkpoint: the originals where receipts give their headers, csf-tool's own otherwise.
 
     Raises:
         CheckpointError: a receipt's source header asks for a tensor that is not stored as it says, two ask for one,
             or none asks for one that is stored.
     """
-    tensors = dense_tensors(checkpoint)
+    tensors = logical_tensors(checkpoint)
     receipts = checkpoint.container.receipts if checkpoint.container else {}
     own = own_shards(checkpoint, tensors.values()) if len(receipts) < len(checkpoint.shards) else {}
     shards = [
@@ -129,7 +129,7 @@ def dense_shards(checkpoint: Checkpoint) -> list[DenseShard]:
     return shards
 
 
-def require_new(shard: DenseShard, carried: set[str]) -> None:
+def require_new(shard: LogicalShard, carried: set[str]) -> None:
     """Add the names of a shard's tensors to those that others carry.
 
     Raises:
@@ -141,7 +141,7 @@ def require_new(shard: DenseShard, carried: set[str]) -> None:
     carried |= names
 
 
-def original_shard(receipt: Receipt, tensors: dict[str, DenseTensor]) -> DenseShard:
+def original_shard(receipt: Receipt, tensors: dict[str, LogicalTensor]) -> LogicalShard:
     """The shard exactly as it was before compression: its own header, its tensors in its order.
 
     Raises:
@@ -152,7 +152,7 @@ def original_shard(receipt: Receipt, tensors: dict[str, DenseTensor]) -> DenseSh
     if header.faults:
         fault = header.faults[0]
         raise CheckpointError(f"source header: {fault.tensor}: {fault.problem}", fault.code, where)
-    return DenseShard(
+    return LogicalShard(
         receipt.row.file,
         receipt.source_header,
         [_source_tensor(tensor, tensors, where) for tensor in header],
@@ -161,7 +161,7 @@ def original_shard(receipt: Receipt, tensors: dict[str, DenseTensor]) -> DenseSh
     )
 
 
-def _source_tensor(wanted: Tensor, tensors: dict[str, DenseTensor], where: str) -> DenseTensor:
+def _source_tensor(wanted: Tensor, tensors: dict[str, LogicalTensor], where: str) -> LogicalTensor:
     found = tensors.get(wanted.name)
     if found is None:
         problem = f"source header asks for {wanted.name}, which is not stored"
@@ -173,27 +173,27 @@ def _source_tensor(wanted: Tensor, tensors: dict[str, DenseTensor], where: str) 
     return found
 
 
-def own_shards(checkpoint: Checkpoint, tensors: Iterable[DenseTensor]) -> dict[str, DenseShard]:
+def own_shards(checkpoint: Checkpoint, tensors: Iterable[LogicalTensor]) -> dict[str, LogicalShard]:
     """Shards in csf-tool's own order, that of the stored shards with each pair of streams replaced by its scale.
 
     They are given by the names of the stored shards, and hold those of the dense tensors that are in `tensors`.
     """
     homes = checkpoint.container.source_names if checkpoint.container else {}
-    groups: dict[str, list[DenseTensor]] = {shard.name: [] for shard in checkpoint.shards}
+    groups: dict[str, list[LogicalTensor]] = {shard.name: [] for shard in checkpoint.shards}
     for tensor in tensors:
         home = f"{TENSORS}/{homes[tensor.name]}" if tensor.name in homes else tensor.stored_in
         groups[home if home in groups else tensor.stored_in].append(tensor)
     return {shard.name: _own_shard(checkpoint, shard, groups[shard.name]) for shard in checkpoint.shards}
 
 
-def _own_shard(checkpoint: Checkpoint, shard: Shard, tensors: list[DenseTensor]) -> DenseShard:
+def _own_shard(checkpoint: Checkpoint, shard: Shard, tensors: list[LogicalTensor]) -> LogicalShard:
     entries = [(t.name, t.dtype, t.shape, t.nbytes) for t in tensors]
-    header = render_header(dense_metadata(shard), entries)
+    header = render_header(logical_metadata(shard), entries)
     name = shard.name.removeprefix(f"{TENSORS}/") if checkpoint.layout is Layout.CONTAINER else shard.name
-    return DenseShard(name, header, tensors, sum(nbytes for *_, nbytes in entries), None)
+    return LogicalShard(name, header, tensors, sum(nbytes for *_, nbytes in entries), None)
 
 
-def dense_metadata(shard: Shard) -> dict[str, str]:
+def logical_metadata(shard: Shard) -> dict[str, str]:
     """The metadata of a shard without what says that it is CSF."""
     metadata = {k: v for k, v in shard.header.metadata.items() if k not in _CSF_METADATA_KEYS}
     metadata.setdefault("format", "pt")  # transformers refuses shards without it
@@ -216,7 +216,7 @@ def _is_stored_after(before: Located | P, source: Located | P) -> bool:
     return before.shard is source.shard and before.tensor.end == source.tensor.begin
 
 
-def dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:
+def logical_index(index: Index, shards: list[LogicalShard]) -> dict[str, object]:
     """The index with dense names for stored ones and the true total size; all else as it was."""
     placed = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
     weight_map: dict[str, str] = {}
@@ -232,7 +232,7 @@ def dense_index(index: Index, shards: list[DenseShard]) -> dict[str, object]:
     return index_document(index, weight_map, sum(shard.data_bytes for shard in shards) - left_out)
 
 
-def new_index(shards: list[DenseShard]) -> dict[str, object]:
+def new_index(shards: list[LogicalShard]) -> dict[str, object]:
     """An index of every tensor, for a checkpoint that has none."""
     weight_map = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
     total = sum(shard.data_bytes for shard in shards)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.logical import DenseTensor
+from csf_tool.checkpoint.logical import LogicalTensor
 from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.decoder import NumpyDecoder
@@ -16,7 +16,7 @@ from csf_tool.errors import UsageError
 from csf_tool.text import escape
 
 
-def numpy_dtype(tensor: DenseTensor) -> np.dtype[Any]:
+def numpy_dtype(tensor: LogicalTensor) -> np.dtype[Any]:
     """The dtype of a tensor for numpy.
 
     Raises:
@@ -47,7 +47,7 @@ class NumpyLoader:
         """Close the files."""
         self._readers.close()
 
-    def load(self, batch: Sequence[DenseTensor]) -> list[NDArray[Any]]:
+    def load(self, batch: Sequence[LogicalTensor]) -> list[NDArray[Any]]:
         """The tensors of a batch, each in memory of its own.
 
         Raises:
@@ -59,7 +59,7 @@ class NumpyLoader:
         with self._readers.unchanged():
             return [self._data(tensor).view(numpy_dtype(tensor)).reshape(tensor.shape) for tensor in batch]
 
-    def _data(self, tensor: DenseTensor) -> NDArray[np.uint8]:
+    def _data(self, tensor: LogicalTensor) -> NDArray[np.uint8]:
         """The bytes of a tensor, in one dimension."""
         source = tensor.source
         if isinstance(source, Plane):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.logical import DenseTensor, dense_metadata, dense_tensors
+from csf_tool.checkpoint.logical import LogicalTensor, logical_metadata, logical_tensors
 from csf_tool.checkpoint.model import Checkpoint, Located
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import errors, first_of
@@ -74,7 +74,7 @@ def _as_safetensors() -> Iterator[None]:
 class _Loader(Protocol[T]):
     """What gives tensors of one framework."""
 
-    def load(self, batch: Sequence[DenseTensor]) -> list[T]:
+    def load(self, batch: Sequence[LogicalTensor]) -> list[T]:
         """The tensors."""
 
     def cut(self, whole: T, index: Any) -> T:
@@ -140,7 +140,7 @@ class safe_open(Generic[T]):
             self._loader: _Loader[Any] | None = _loader(framework, device)
         self._lock = threading.Lock()
         self._checkpoint = opened(filename)
-        self._tensors = dense_tensors(self._checkpoint)
+        self._tensors = logical_tensors(self._checkpoint)
 
     def __enter__(self) -> Self:
         return self
@@ -168,7 +168,7 @@ class safe_open(Generic[T]):
         compressed = {plane.fixed.shard.name for plane in self._checkpoint.planes}
         found: dict[str, str] = {}
         for shard in self._checkpoint.shards:
-            found |= dense_metadata(shard) if shard.name in compressed else shard.header.metadata
+            found |= logical_metadata(shard) if shard.name in compressed else shard.header.metadata
         return found or None
 
     def get_tensor(self, name: str) -> T:
@@ -197,12 +197,12 @@ class safe_open(Generic[T]):
         """
         return TensorSlice(self, self._tensor(name))
 
-    def _tensor(self, name: str) -> DenseTensor:
+    def _tensor(self, name: str) -> LogicalTensor:
         if (found := self._tensors.get(name)) is None:
             raise _Misused(f"{self._checkpoint.label}: has no tensor {escape(name)}")
         return found
 
-    def _load(self, tensors: Sequence[DenseTensor]) -> list[T]:
+    def _load(self, tensors: Sequence[LogicalTensor]) -> list[T]:
         with self._lock, _as_safetensors():
             return self._open_loader().load(tensors)
 
@@ -218,7 +218,7 @@ class TensorSlice(Generic[T]):
     Indexing is that of the framework. Leading rows of a stored tensor are read alone; a plane is decoded whole.
     """
 
-    def __init__(self, owner: safe_open[T], tensor: DenseTensor) -> None:
+    def __init__(self, owner: safe_open[T], tensor: LogicalTensor) -> None:
         self._owner = owner
         self._tensor = tensor
 
@@ -240,7 +240,7 @@ class TensorSlice(Generic[T]):
         return self._owner._open_loader().cut(whole, items)
 
 
-def _leading_rows(item: object, tensor: DenseTensor) -> range | None:
+def _leading_rows(item: object, tensor: LogicalTensor) -> range | None:
     """The rows of a stored tensor that an index's first item selects, where they are whole bytes side by side."""
     if not isinstance(tensor.source, Located) or not tensor.shape or not tensor.shape[0]:
         return None
@@ -254,7 +254,7 @@ def _leading_rows(item: object, tensor: DenseTensor) -> range | None:
     return None
 
 
-def _only_rows(tensor: DenseTensor, rows: range) -> DenseTensor:
+def _only_rows(tensor: LogicalTensor, rows: range) -> LogicalTensor:
     """A stored tensor as if it had these rows alone."""
     assert isinstance(tensor.source, Located)
     shard, stored = tensor.source
@@ -262,7 +262,7 @@ def _only_rows(tensor: DenseTensor, rows: range) -> DenseTensor:
     begin = stored.begin + rows.start * row_bytes
     shape = (len(rows), *tensor.shape[1:])
     part = stored._replace(shape=shape, begin=begin, end=begin + len(rows) * row_bytes)
-    return DenseTensor(tensor.name, tensor.dtype, shape, Located(shard, part))
+    return LogicalTensor(tensor.name, tensor.dtype, shape, Located(shard, part))
 
 
 def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
@@ -343,7 +343,7 @@ def iter_tensors(
         EnvironmentFault: it cannot be read here, torch is not installed, or there is no such GPU.
     """
     found = opened(checkpoint)
-    tensors = dense_tensors(found)
+    tensors = logical_tensors(found)
     if names is not None:
         wanted = set(names)
         for name in wanted - tensors.keys():
@@ -352,7 +352,9 @@ def iter_tensors(
     return _loaded(_torch_loader(device), list(tensors.values()), batch)
 
 
-def _loaded(loader: "TorchLoader", tensors: Sequence[DenseTensor], batch: int) -> "Iterator[tuple[str, torch.Tensor]]":
+def _loaded(
+    loader: "TorchLoader", tensors: Sequence[LogicalTensor], batch: int
+) -> "Iterator[tuple[str, torch.Tensor]]":
     with loader:
         for part in batches(tensors, _nbytes, batch):
             # No name holds the tensors here: the caller's are the last.

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import torch
 
-from csf_tool.checkpoint.logical import DenseTensor
+from csf_tool.checkpoint.logical import LogicalTensor
 from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec.formats import CsfFormat
@@ -40,7 +40,7 @@ def torch_device(device: torch.device | str | int) -> torch.device:
     return found
 
 
-def empty_tensors(tensor: DenseTensor, n: int, device: torch.device) -> torch.Tensor:
+def empty_tensors(tensor: LogicalTensor, n: int, device: torch.device) -> torch.Tensor:
     """Room for `n` tensors like this one: `[n, *shape]`.
 
     Raises:
@@ -86,7 +86,7 @@ class TorchLoader:
         self._readers.close()
 
     @no_garbage_collection()  # beside a checkpoint's million objects, half as long again
-    def load(self, batch: Sequence[DenseTensor]) -> list[torch.Tensor]:
+    def load(self, batch: Sequence[LogicalTensor]) -> list[torch.Tensor]:
         """The tensors of a batch, complete: usable on any stream. Compressed buffers are gone by then.
 
         Raises:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from csf_tool.checkpoint.logical import DenseTensor
+from csf_tool.checkpoint.logical import LogicalTensor
 from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.disk.reader import CHUNK_BYTES
@@ -31,7 +31,7 @@ class Difference:
 class TensorComparison:
     """Compares a tensor piece by piece: float equality would be wrong for NaN and -0, so bytes are compared."""
 
-    def __init__(self, tensor: DenseTensor) -> None:
+    def __init__(self, tensor: LogicalTensor) -> None:
         self._tensor = tensor
         self._at = 0
         self._first: int | None = None
@@ -61,7 +61,7 @@ def same_bytes(ours: memoryview | bytes, theirs: memoryview | bytes) -> bool:
     return not words or bool((np.frombuffer(ours, np.uint64, words) == np.frombuffer(theirs, np.uint64, words)).all())
 
 
-def place_of(tensor: DenseTensor, offset: int) -> str:
+def place_of(tensor: LogicalTensor, offset: int) -> str:
     """The row and column of the element at a byte offset; leading dimensions are folded into the row."""
     bits = DTYPES[tensor.dtype].bits if tensor.dtype in DTYPES else 0
     if not tensor.shape or bits < 8:
@@ -70,7 +70,7 @@ def place_of(tensor: DenseTensor, offset: int) -> str:
     return f"row {row}, column {col}" if len(tensor.shape) > 1 else f"element {col}"
 
 
-def mismatch(ours: DenseTensor, theirs: DenseTensor) -> str | None:
+def mismatch(ours: LogicalTensor, theirs: LogicalTensor) -> str | None:
     """Why two tensors of one name cannot be compared byte by byte, or None."""
     if ours.shape != theirs.shape:
         return f"shape is {list(ours.shape)}, the reference has {list(theirs.shape)}"
@@ -98,11 +98,11 @@ class DenseReader:
         """Let the page cache drop what was read."""
         self._readers.forget()
 
-    def expect(self, tensors: Iterable[DenseTensor]) -> None:
+    def expect(self, tensors: Iterable[LogicalTensor]) -> None:
         """Hear which tensors will be read, in about which order."""
         self._readers.expect(stored for tensor in tensors for stored in tensor.stored)
 
-    def read(self, tensor: DenseTensor, begin: int, end: int) -> memoryview:
+    def read(self, tensor: LogicalTensor, begin: int, end: int) -> memoryview:
         """The bytes `begin` to `end` of a tensor's dense data, valid until the next reading.
 
         Raises:
@@ -114,7 +114,7 @@ class DenseReader:
         start = located.tensor.begin
         return self._stored(located.shard, start + begin, start + end)
 
-    def read_group(self, tensors: list[DenseTensor]) -> memoryview:
+    def read_group(self, tensors: list[LogicalTensor]) -> memoryview:
         """The bytes of stored tensors that `adjacent` found side by side, valid until the next reading.
 
         Raises:
@@ -139,12 +139,12 @@ class DenseReader:
         return self._scales
 
 
-def adjacent(tensors: Iterable[DenseTensor], theirs: Mapping[str, DenseTensor]) -> Iterator[list[DenseTensor]]:
+def adjacent(tensors: Iterable[LogicalTensor], theirs: Mapping[str, LogicalTensor]) -> Iterator[list[LogicalTensor]]:
     """Tensors in groups that one read gives: stored ones that follow one another in their file, of bounded size.
 
     With a reference, its tensors of the same names must be of the same kind and follow one another, too.
     """
-    group: list[DenseTensor] = []
+    group: list[LogicalTensor] = []
     nbytes, end = 0, None
     for tensor in tensors:
         size = tensor.nbytes
@@ -166,7 +166,7 @@ class _Extent(NamedTuple):
     end: tuple[Shard, int, Shard, int]
 
 
-def _extent(ours: DenseTensor, nbytes: int, reference: Mapping[str, DenseTensor]) -> _Extent | None:
+def _extent(ours: LogicalTensor, nbytes: int, reference: Mapping[str, LogicalTensor]) -> _Extent | None:
     """None for a tensor that must be looked at by itself."""
     theirs = reference.get(ours.name) if reference else ours
     if theirs is None or not isinstance(ours.source, Located) or not isinstance(theirs.source, Located):

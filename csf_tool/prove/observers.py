@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from csf_tool.checkpoint.logical import DenseShard, DenseTensor
+from csf_tool.checkpoint.logical import LogicalShard, LogicalTensor
 from csf_tool.checkpoint.model import Plane, Shard
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codes import Code, Finding
@@ -27,7 +27,7 @@ class Observer(Protocol):
 class RebuiltHash:
     """Hashes the bytes of a dense shard as they pass, when the original's hash is known."""
 
-    def __init__(self, shard: DenseShard) -> None:
+    def __init__(self, shard: LogicalShard) -> None:
         self._expected = shard.sha256
         self._hashing = Hashing() if shard.sha256 else None
         self._lacking: list[str] = []
@@ -64,7 +64,7 @@ class RebuiltHash:
 class StoredHash:
     """Hashes a stored shard as its bytes pass, so that it is read once; gives up when they pass in another order."""
 
-    def __init__(self, shard: DenseShard, stored_hashes: set[str]) -> None:
+    def __init__(self, shard: LogicalShard, stored_hashes: set[str]) -> None:
         names = {tensor.stored_in for tensor in shard.tensors}
         self._name = names.pop() if len(names) == 1 else ""
         self._hashing = Hashing() if self._name in stored_hashes else None
@@ -112,7 +112,7 @@ class StoredHash:
 class Comparison:
     """Compares a tensor's bytes, as they pass, with the reference's."""
 
-    def __init__(self, ours: DenseTensor, theirs: DenseTensor, reader: DenseReader) -> None:
+    def __init__(self, ours: LogicalTensor, theirs: LogicalTensor, reader: DenseReader) -> None:
         self._theirs = theirs
         self._reader = reader
         self._comparison = TensorComparison(ours)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from csf_tool.checkpoint.container import ScaleReceipt
-from csf_tool.checkpoint.logical import DenseShard, DenseTensor
+from csf_tool.checkpoint.logical import LogicalShard, LogicalTensor
 from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.names import SCALE_SUFFIXES
 from csf_tool.checkpoint.problems import Problem
@@ -27,7 +27,7 @@ _LOOKS_SO = "a failed download can look so"
 class Scope:
     """What every shard is checked against, and how."""
 
-    theirs: dict[str, DenseTensor]
+    theirs: dict[str, LogicalTensor]
     receipts: dict[str, ScaleReceipt]
     stored_hashes: set[str]
     decoder: Decoder
@@ -47,7 +47,7 @@ class ShardFindings(Checks):
 class ShardCheck:
     """Decodes, hashes and compares one dense shard in the order of its data, reading every byte once."""
 
-    def __init__(self, shard: DenseShard, scope: Scope, on_bytes: Callable[[int], None]) -> None:
+    def __init__(self, shard: LogicalShard, scope: Scope, on_bytes: Callable[[int], None]) -> None:
         self._shard = shard
         self._scope = scope
         self._on_bytes = on_bytes
@@ -107,7 +107,7 @@ class ShardCheck:
             if all(fault.decodable for fault in faults):
                 yield streams
 
-    def _take_together(self, group: list[DenseTensor]) -> bool:
+    def _take_together(self, group: list[LogicalTensor]) -> bool:
         """Take in several stored tensors that lie side by side at once, if there is nothing to say of any of them.
 
         Three quarters of a checkpoint's tensors are scalars: one by one they cost more than the weights.
@@ -135,7 +135,7 @@ class ShardCheck:
         self.found.reference.checked += len(group) if theirs else 0
         return True
 
-    def _check_tensor(self, tensor: DenseTensor, decoded: "_InOrder") -> None:
+    def _check_tensor(self, tensor: LogicalTensor, decoded: "_InOrder") -> None:
         try:
             if isinstance(tensor.source, Plane):
                 self._check_plane(tensor, decoded.take(tensor.source))
@@ -145,12 +145,12 @@ class ShardCheck:
             self._lack(tensor)
             self.found.structure.failures.append(Problem.of(error, tensor.stored_in, tensor.name))
 
-    def _lack(self, tensor: DenseTensor) -> None:
+    def _lack(self, tensor: LogicalTensor) -> None:
         """Note that a tensor's bytes cannot be had: nothing can be said of them, or of the shard they belong to."""
         self._rebuilt.lack(tensor.name)
         self.found.uncompared += tensor.name in self._scope.theirs
 
-    def _check_plane(self, tensor: DenseTensor, decoded: CodedPlane | None) -> None:
+    def _check_plane(self, tensor: LogicalTensor, decoded: CodedPlane | None) -> None:
         if decoded is None:
             self._lack(tensor)
             text = "not decoded: its streams are broken"
@@ -168,7 +168,7 @@ class ShardCheck:
         self._report_difference(tensor, comparison)
         self._check_source_hash(tensor, data)
 
-    def _check_source_hash(self, tensor: DenseTensor, data: memoryview) -> None:
+    def _check_source_hash(self, tensor: LogicalTensor, data: memoryview) -> None:
         receipt = self._scope.receipts.get(tensor.name)
         if receipt is None:
             return
@@ -178,7 +178,7 @@ class ShardCheck:
             text = f"decodes to SHA-256 {found}, the source's is {receipt.source_sha256}"
             self.found.source.fail(text, Code.SOURCE_DIFFERS, tensor.stored_in, tensor.name)
 
-    def _check_stored_tensor(self, tensor: DenseTensor, located: Located) -> None:
+    def _check_stored_tensor(self, tensor: LogicalTensor, located: Located) -> None:
         if _has_no_bytes(located):
             self._lack(tensor)  # named under structure
             return
@@ -205,13 +205,13 @@ class ShardCheck:
             observer.update(piece)
         self._on_bytes(len(piece))
 
-    def _report_zero(self, tensor: DenseTensor, zero: ZeroWatch) -> None:
+    def _report_zero(self, tensor: LogicalTensor, zero: ZeroWatch) -> None:
         if zero.only_zeros and tensor.nbytes:
             what = "scale plane" if tensor.name.endswith(SCALE_SUFFIXES) else "weight tensor"
             text = f"{what} is entirely zero: {_LOOKS_SO}"
             self.found.streams.warn(text, Code.ZERO_WEIGHT, tensor.stored_in, tensor.name)
 
-    def _comparison(self, tensor: DenseTensor) -> list[Comparison]:
+    def _comparison(self, tensor: LogicalTensor) -> list[Comparison]:
         """The comparison with the reference's tensor of the same name; none where it cannot be made."""
         theirs = self._scope.theirs.get(tensor.name)
         if theirs is None:
@@ -224,7 +224,7 @@ class ShardCheck:
         check_dtype(check, tensor, theirs)
         return [Comparison(tensor, theirs, self._reference)]
 
-    def _report_difference(self, tensor: DenseTensor, comparisons: list[Comparison]) -> None:
+    def _report_difference(self, tensor: LogicalTensor, comparisons: list[Comparison]) -> None:
         for comparison in comparisons:
             if problem := comparison.problem():
                 self.found.reference.fail(*problem, tensor.stored_in, tensor.name)
@@ -263,7 +263,7 @@ class _InOrder:
         return found
 
 
-def check_dtype(check: Check, ours: DenseTensor, theirs: DenseTensor) -> None:
+def check_dtype(check: Check, ours: LogicalTensor, theirs: LogicalTensor) -> None:
     """Say that a tensor has another dtype than the reference's: a fault, unless both name the same block scales."""
     if ours.dtype != theirs.dtype:
         text = f"dtype is {ours.dtype}, the reference has {theirs.dtype}"
@@ -277,7 +277,7 @@ def _has_no_bytes(source: Located | Plane) -> bool:
     return isinstance(source, Located) and source.tensor.name in source.shard.header.unreadable
 
 
-def _part(data: memoryview, tensor: DenseTensor, begin: int) -> memoryview:
+def _part(data: memoryview, tensor: LogicalTensor, begin: int) -> memoryview:
     """A tensor's bytes within `data`, which begins at offset `begin` of its shard."""
     assert isinstance(tensor.source, Located)
     stored = tensor.source.tensor

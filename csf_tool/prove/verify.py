@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.hash_list import HashList
-from csf_tool.checkpoint.logical import DenseShard, dense_tensors, original_shard, own_shards, require_new
+from csf_tool.checkpoint.logical import LogicalShard, logical_tensors, original_shard, own_shards, require_new
 from csf_tool.checkpoint.model import Checkpoint, Plane, Shard
 from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.checkpoint.published import hash_list, known_origin, published_hashes
@@ -90,8 +90,8 @@ class _Verification:
         self._names = {shard.name for shard in self._shards}
         if options.listed:
             _require_same_origin(checkpoint, options.listed)
-        self._tensors = dense_tensors(checkpoint)
-        self._theirs = dense_tensors(against) if against else {}
+        self._tensors = logical_tensors(checkpoint)
+        self._theirs = logical_tensors(against) if against else {}
         self._fetched = self._names_fetched()
         for side in filter(None, (checkpoint, against)):
             side.fetch_side_files(MODEL_SUFFIXES)
@@ -116,7 +116,7 @@ class _Verification:
         if self._options.quick:
             self._check_sizes()
             return self.result
-        shards = self._dense_shards()
+        shards = self._logical_shards()
         published = self._published_hashes()
         self._progress.start("verify", self._bytes_to_read(shards, published))
         self._check_shards(shards, published)
@@ -172,13 +172,13 @@ class _Verification:
         found += [entry for entry in self._options.published if (self._checkpoint.root / entry.file).is_file()]
         return [entry for entry in found if not self._options.only or entry.file in self._names]
 
-    def _dense_shards(self) -> list[DenseShard]:
+    def _logical_shards(self) -> list[LogicalShard]:
         """The shards to go through: originals where receipts allow, then whatever tensors those left out."""
         if self._fetched is not None and self._checkpoint.is_remote:
             scales = [tensor for name, tensor in self._tensors.items() if name in self._fetched]
             return [shard for shard in own_shards(self._checkpoint, scales).values() if shard.tensors]
         receipts = self._checkpoint.container.receipts if self._checkpoint.container else {}
-        shards: list[DenseShard] = []
+        shards: list[LogicalShard] = []
         taken: set[str] = set()
         for shard in self._shards:
             try:
@@ -191,7 +191,7 @@ class _Verification:
         left = [t for name, t in self._tensors.items() if name not in taken and t.stored_in in self._names]
         return shards + [shard for shard in own_shards(self._checkpoint, left).values() if shard.tensors]
 
-    def _bytes_to_read(self, shards: list[DenseShard], published: list[PublishedHash]) -> int:
+    def _bytes_to_read(self, shards: list[LogicalShard], published: list[PublishedHash]) -> int:
         hashed = {entry.file for entry in published} | (self._names if self._options.save_hashes else set())
         return sum(
             tensor.nbytes
@@ -200,7 +200,7 @@ class _Verification:
             if self._against or shard.sha256 or tensor.stored_in in hashed or isinstance(tensor.source, Plane)
         )
 
-    def _check_shards(self, shards: list[DenseShard], published: list[PublishedHash]) -> None:
+    def _check_shards(self, shards: list[LogicalShard], published: list[PublishedHash]) -> None:
         """Check every shard as a job of its own, and add up what they found in the order of the shards."""
         hashed = {entry.file for entry in published if entry.algorithm == "sha256"}
         hashed |= self._names if self._options.save_hashes else set()

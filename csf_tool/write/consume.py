@@ -18,6 +18,7 @@ from csf_tool.disk.own_files import OWN_FOLDER
 from csf_tool.disk.paths import safe_relative
 from csf_tool.disk.reader import RandomReader, drop_cache
 from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.text import escape
 from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, consumed_shards, is_complete
 from csf_tool.write.output import OutputShard
@@ -42,8 +43,10 @@ def sole_consumer(checkpoint: Checkpoint) -> Iterator[None]:
     """Keep other runs from removing the shards of the same source meanwhile, where the system can lock a folder.
 
     Raises:
+        UsageError: a shard is not the user's own to remove.
         EnvironmentFault: another run is at it.
     """
+    require_consumable(checkpoint)
     if not hasattr(os, "O_DIRECTORY"):
         yield
         return
@@ -80,10 +83,10 @@ def finish_removal(source: Path, destination: Path) -> bool:
     """
     if not is_complete(destination):
         noted = finished_run(destination)
-        return noted.get("root") == _root(source) and not any(source.rglob("*" + SHARD_SUFFIX))
+        return noted.get("root") == source_root(source) and not any(source.rglob("*" + SHARD_SUFFIX))
     journal = Journal(destination)
     run = journal.run()
-    if run is None or run.root != _root(source):
+    if run is None or run.root != source_root(source):
         of = run.label if run else "something else"
         raise UsageError(f"is the result of {of}, not of {source}: nothing was removed", file=str(destination))
     consumed = consumed_shards(destination)
@@ -98,8 +101,9 @@ def finish_removal(source: Path, destination: Path) -> bool:
     return True
 
 
-def _root(source: Path) -> str:
-    return str(source.resolve())
+def source_root(source: Path) -> str:
+    """Where a source lies, as journals state it."""
+    return escape(str(source.resolve()))
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -21,7 +21,7 @@ from csf_tool.checkpoint.config import (
 )
 from csf_tool.checkpoint.container import METADATA, TENSORS, ShardRow, require_object
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, index_document, read_index
-from csf_tool.checkpoint.logical import Range, dense_index, dense_tensors, new_index, own_shards
+from csf_tool.checkpoint.logical import Range, logical_index, logical_tensors, new_index, own_shards
 from csf_tool.checkpoint.model import Checkpoint, Layout, Shard
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
@@ -128,7 +128,7 @@ def _facts(checkpoint: Checkpoint) -> _Facts:
     return _Facts(
         checkpoint.formats[0].name,
         [shard.file for shard in checkpoint.shards],
-        {name: tensor.home.file for name, tensor in dense_tensors(checkpoint).items()},
+        {name: tensor.home.file for name, tensor in logical_tensors(checkpoint).items()},
         [(plane.dense_bytes, plane.csf_bytes) for plane in checkpoint.planes],
     )
 
@@ -236,8 +236,8 @@ def _dense_index(checkpoint: Checkpoint, earlier: Earlier) -> SideFile:
     name = index.name if index else INDEX_NAME
     if (kept := earlier.content(f"{METADATA}/{name}")) is not None:
         return SideFile.new(name, kept)
-    dense = list(own_shards(checkpoint, dense_tensors(checkpoint).values()).values())
-    return SideFile.new(name, render_json(dense_index(index, dense) if index else new_index(dense)))
+    dense = list(own_shards(checkpoint, logical_tensors(checkpoint).values()).values())
+    return SideFile.new(name, render_json(logical_index(index, dense) if index else new_index(dense)))
 
 
 def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -> Output:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from csf_tool.checkpoint.logical import DenseShard, Range
+from csf_tool.checkpoint.logical import LogicalShard, Range
 from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
@@ -13,7 +13,7 @@ from csf_tool.progress import OnBytes
 from csf_tool.write.output import OutputShard, Part
 
 
-def decoded_shard(shard: DenseShard) -> OutputShard:
+def decoded_shard(shard: LogicalShard) -> OutputShard:
     """The dense shard as one to write."""
     return OutputShard(shard.name, shard.header, shard.parts, shard.size, tuple(shard.sources), shard.sha256)
 

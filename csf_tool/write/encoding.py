@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from csf_tool.checkpoint.container import TENSORS, Receipt, ScaleReceipt, ShardRow, receipt_name
-from csf_tool.checkpoint.logical import DenseShard, Range, dense_tensors, merge_ranges, original_shard
+from csf_tool.checkpoint.logical import LogicalShard, Range, logical_tensors, merge_ranges, original_shard
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Shard, Stored
 from csf_tool.checkpoint.planes import find_planes
 from csf_tool.checkpoint.problems import errors
@@ -183,7 +183,7 @@ class _Encoding:
             raise CheckpointError(problem, Code.WRITTEN_WRONGLY, self._shard.name)
 
 
-def _original(path: Path, name: str, receipt: Receipt) -> DenseShard:
+def _original(path: Path, name: str, receipt: Receipt) -> LogicalShard:
     """The original of the shard in a file, as that file and the receipt give it."""
     with RandomReader(path, name) as reader:
         status = os.fstat(reader.fileno())
@@ -192,4 +192,4 @@ def _original(path: Path, name: str, receipt: Receipt) -> DenseShard:
     written.plane_table, problems = find_planes(Stored([shard]), receipt.scales)
     if found := errors(problems):
         raise CheckpointError(f"what was just written is not sound: {found[0]}", Code.WRITTEN_WRONGLY)
-    return original_shard(receipt, dense_tensors(written))
+    return original_shard(receipt, logical_tensors(written))

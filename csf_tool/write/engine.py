@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,8 +33,9 @@ from csf_tool.disk.reader import RandomReader
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.progress import OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import default_jobs, local_executor, run_jobs
+from csf_tool.text import escape
 from csf_tool.write.adopt import adopt
-from csf_tool.write.consume import Consumer, require_consumable, sole_consumer
+from csf_tool.write.consume import Consumer, sole_consumer, source_root
 from csf_tool.write.copy import dropping_cache, pieces, write_parts, write_side_file
 from csf_tool.write.destination import Destination
 from csf_tool.write.fetch import bytes_to_fetch, fetched, room_to_fetch
@@ -153,8 +155,8 @@ class Earlier:
         """
         Destination(destination, checkpoint.root)
         journal, consumed = Journal(destination), consumed_shards(destination)
-        root = "" if checkpoint.hub else str(checkpoint.root.resolve())
-        run = Run(operation, fingerprint(checkpoint, consumed), wanted or {}, checkpoint.label, root)
+        root = "" if checkpoint.hub else source_root(checkpoint.root)
+        run = Run(operation, fingerprint(checkpoint, consumed), wanted or {}, escape(checkpoint.label), root)
         result = None if options.compares else finished_result(destination, run)
         if result is None and not options.compares and not any(destination.rglob("*" + SHARD_SUFFIX)):
             journal.require_begun_or_empty()  # before there is work to lose; what has shards is looked at more closely
@@ -261,38 +263,17 @@ def write(
     """
     if not options.compares and not has_journal(destination) and _holds_whole(destination, output):
         return earlier.written(checkpoint, destination)
-    if options.consume_source:
-        require_consumable(checkpoint)
-        with sole_consumer(checkpoint):
-            return _write(output, checkpoint, destination, earlier, progress, options, begun)
-    return _write(output, checkpoint, destination, earlier, progress, options, begun)
-
-
-def _write(
-    output: Output,
-    checkpoint: Checkpoint,
-    destination: Path,
-    earlier: Earlier,
-    progress: Progress,
-    options: WriteOptions,
-    begun: float,
-) -> Written:
-    folder = Destination(destination, checkpoint.root)
-    mine = [shard for i, shard in enumerate(output.shards) if options.share.takes(i)]
-    if has_journal(destination):
-        there = Journal(destination)
-        there.require_fit(earlier.run, None)
-        there.remove_abandoned()
-    if not options.ignore_space:
-        folder.require_space(0 if options.consume_source else _room(output, mine, destination, options))
-    journal = _open_journal(output, earlier.run, destination, options)
-    try:
-        run = _Run(output, checkpoint, journal, progress, options)
-        run.write(mine)
-    finally:
-        journal.release()
-    run.written.seconds = time.monotonic() - begun
-    return run.written
+    with sole_consumer(checkpoint) if options.consume_source else nullcontext():
+        mine = [shard for i, shard in enumerate(output.shards) if options.share.takes(i)]
+        _require_room(output, mine, checkpoint, destination, earlier.run, options)
+        journal = _open_journal(output, earlier.run, destination, options)
+        try:
+            run = _Run(output, checkpoint, journal, progress, options)
+            run.write(mine)
+        finally:
+            journal.release()
+        run.written.seconds = time.monotonic() - begun
+        return run.written
 
 
 def _holds_whole(destination: Path, output: Output) -> bool:
@@ -319,9 +300,24 @@ def _has_header(path: Path, shard: OutputShard) -> bool:
         return reader.read(0, len(shard.header)) == shard.header
 
 
-def _room(output: Output, mine: list[OutputShard], destination: Path, options: WriteOptions) -> int:
-    """Bytes of the whole output that are not there yet, and of the stored shards that are fetched meanwhile."""
+def _require_room(
+    output: Output,
+    mine: list[OutputShard],
+    checkpoint: Checkpoint,
+    destination: Path,
+    run: Run,
+    options: WriteOptions,
+) -> None:
+    """Check that there is room for what is not there yet, and for the stored shards that are fetched meanwhile.
+
+    What a killed run left half written goes first, or it would count against the room.
+    """
     there = Journal(destination)
+    if has_journal(destination):
+        there.require_fit(run, None)
+        there.remove_abandoned()
+    if options.ignore_space:
+        return
     new = [shard for shard in output.shards if not (options.link and _can_link(shard))]
     sizes = {shard.name: shard.size for shard in new} | {file.target: file.size for file in output.side_files}
     if options.compares:
@@ -329,7 +325,9 @@ def _room(output: Output, mine: list[OutputShard], destination: Path, options: W
     else:
         found = there.bytes_there(sizes)
     sources = (source for shard in mine if not there.finished(shard.name) for source in shard.sources)
-    return sum(sizes.values()) + output.documents_bytes - found + room_to_fetch(sources, options.jobs)
+    needed = sum(sizes.values()) + output.documents_bytes - found + room_to_fetch(sources, options.jobs)
+    # With --consume-source room comes free as the run goes on.
+    Destination(destination, checkpoint.root).require_space(0 if options.consume_source else needed)
 
 
 def _open_journal(output: Output, run: Run, destination: Path, options: WriteOptions) -> Journal:

@@ -7,7 +7,7 @@ from pathlib import Path
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
 from csf_tool.checkpoint.container import MANIFEST
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
-from csf_tool.checkpoint.logical import DenseShard, dense_index, dense_shards, new_index
+from csf_tool.checkpoint.logical import LogicalShard, logical_index, logical_shards, new_index
 from csf_tool.checkpoint.model import Checkpoint, Layout
 from csf_tool.checkpoint.problems import Problem, Severity, errors
 from csf_tool.checkpoint.published import metadata_hashes
@@ -70,7 +70,7 @@ def expand(
         raise UsageError(problem, Code.NOTHING_TO_EXPAND, checkpoint.label)
     checkpoint.fetch_side_files()
     _require_source_metadata(checkpoint)
-    shards = dense_shards(checkpoint)
+    shards = logical_shards(checkpoint)
     side_files = _side_files(checkpoint, shards, earlier)
     output = Output("expand", [decoded_shard(shard) for shard in shards], side_files, DecodingRenderer(decoder))
     if earlier.result:
@@ -98,7 +98,7 @@ def _require_source_metadata(checkpoint: Checkpoint) -> None:
             raise CheckpointError(f"{problem}: download that file again", Code.HASH_DIFFERS, entry.file)
 
 
-def _side_files(checkpoint: Checkpoint, shards: list[DenseShard], earlier: Earlier) -> list[SideFile]:
+def _side_files(checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Earlier) -> list[SideFile]:
     """Everything beside the shards in the order of writing: configs and index last."""
     restored = all(shard.sha256 for shard in shards)
     # An original's own config carries no marks, and stays as it is.
@@ -106,7 +106,7 @@ def _side_files(checkpoint: Checkpoint, shards: list[DenseShard], earlier: Earli
     return plain_files(checkpoint) + configs + _index(checkpoint, shards, restored, earlier)
 
 
-def _never_held(checkpoint: Checkpoint, shards: list[DenseShard]) -> list[str]:
+def _never_held(checkpoint: Checkpoint, shards: list[LogicalShard]) -> list[str]:
     """What the source's index lists and the container never held: the dense checkpoint lacks it, too."""
     root = model_root(checkpoint)
     name = find_index(root) if checkpoint.container else None
@@ -119,7 +119,7 @@ def _never_held(checkpoint: Checkpoint, shards: list[DenseShard]) -> list[str]:
     return [f"{name} lists {count(len(lacking), 'shard')} that the container never held, as {lacking[0]}"]
 
 
-def _index(checkpoint: Checkpoint, shards: list[DenseShard], restored: bool, earlier: Earlier) -> list[SideFile]:
+def _index(checkpoint: Checkpoint, shards: list[LogicalShard], restored: bool, earlier: Earlier) -> list[SideFile]:
     """The index: a restored original's own bytes; rewritten, or new where there was none, otherwise."""
     root = model_root(checkpoint)
     name = None if checkpoint.path.is_file() else find_index(root)
@@ -128,7 +128,7 @@ def _index(checkpoint: Checkpoint, shards: list[DenseShard], restored: bool, ear
     if (kept := earlier.content(name or INDEX_NAME)) is not None:
         return [SideFile.new(name or INDEX_NAME, kept)]
     if name:
-        return [SideFile.new(name, render_json(dense_index(read_index(root, name), shards)))]
+        return [SideFile.new(name, render_json(logical_index(read_index(root, name), shards)))]
     if checkpoint.layout is Layout.FILE or (len(shards) == 1 and shards[0].name == f"model{SHARD_SUFFIX}"):
         return []
     return [SideFile.new(INDEX_NAME, render_json(new_index(shards)))]

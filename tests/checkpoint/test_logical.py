@@ -8,8 +8,8 @@ import pytest
 
 from csf_tool.checkpoint.logical import (
     Range,
-    dense_shards,
-    dense_tensors,
+    logical_shards,
+    logical_tensors,
     merge_ranges,
     original_shard,
     own_shards,
@@ -43,11 +43,11 @@ from tests.building import (
 SAMPLES = Path(__file__).parent.parent / "data" / "samples"
 
 
-def dense_files(checkpoint: Checkpoint) -> dict[str, bytes]:
+def logical_files(checkpoint: Checkpoint) -> dict[str, bytes]:
     """Every dense shard's bytes, planes decoded."""
     files = {}
     with Readers() as readers:
-        for shard in dense_shards(checkpoint):
+        for shard in logical_shards(checkpoint):
             pieces = [shard.header]
             for part in shard.parts:
                 if isinstance(part, Range):
@@ -68,7 +68,7 @@ def originals(codec: Codec) -> dict[str, bytes]:
 
 
 def test_dense_tensors_stand_where_the_fixed_streams_are(tmp_path: Path) -> None:
-    tensors = dense_tensors(open_checkpoint(mini_hf(tmp_path)))
+    tensors = logical_tensors(open_checkpoint(mini_hf(tmp_path)))
     expected = {t.name: (t.dtype, t.shape, len(t.data)) for dense in model(NVFP4).values() for t in dense}
     assert {name: (t.dtype, t.shape, t.nbytes) for name, t in tensors.items()} == expected
     assert list(tensors) == list(expected)
@@ -78,14 +78,14 @@ def test_dense_tensors_stand_where_the_fixed_streams_are(tmp_path: Path) -> None
 
 def test_a_dense_checkpoint_stands_for_itself(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(mini_dense(tmp_path))
-    assert dense_files(checkpoint) == originals(NVFP4)
+    assert logical_files(checkpoint) == originals(NVFP4)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda c: c.name)
 def test_a_container_gives_the_original_shards(tmp_path: Path, codec: Codec) -> None:
     checkpoint = open_checkpoint(mini_container(tmp_path, codec))
-    assert dense_files(checkpoint) == originals(codec)
-    assert all(shard.sha256 for shard in dense_shards(checkpoint))
+    assert logical_files(checkpoint) == originals(codec)
+    assert all(shard.sha256 for shard in logical_shards(checkpoint))
 
 
 def test_the_original_order_padding_and_metadata_come_from_the_source_header(tmp_path: Path) -> None:
@@ -94,24 +94,24 @@ def test_the_original_order_padding_and_metadata_come_from_the_source_header(tmp
     stored = [tensors[1], *compressed(tensors[2:], NVFP4), tensors[0]]  # the publisher stored them in another order
     write_shard(root / "tensors" / "model.safetensors", stored)
     checkpoint = open_checkpoint(root)
-    [file] = dense_files(checkpoint).values()
+    [file] = logical_files(checkpoint).values()
     assert file == building.shard_bytes(tensors, {"format": "pt"})
 
 
 @pytest.mark.parametrize("sample", ["nvfp4-csf-container", "mxfp4-csf-container"])
 def test_a_sample_container_gives_the_dense_samples_shards(sample: str) -> None:
     dense = SAMPLES / sample.replace("csf-container", "dense")
-    files = dense_files(open_checkpoint(SAMPLES / sample))
+    files = logical_files(open_checkpoint(SAMPLES / sample))
     assert files == {path.name: path.read_bytes() for path in dense.glob("*.safetensors")}
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda c: c.name)
 def test_without_receipts_the_shards_are_in_the_stored_order(tmp_path: Path, codec: Codec) -> None:
-    assert dense_files(open_checkpoint(home_made(tmp_path, codec))) == originals(codec)
+    assert logical_files(open_checkpoint(home_made(tmp_path, codec))) == originals(codec)
 
 
 def test_the_hf_sample_gives_the_dense_samples_tensors(tmp_path: Path) -> None:
-    for name, data in dense_files(open_checkpoint(SAMPLES / "nvfp4-csf-hf")).items():
+    for name, data in logical_files(open_checkpoint(SAMPLES / "nvfp4-csf-hf")).items():
         (tmp_path / name).write_bytes(data)
         ours, theirs = open_checkpoint(tmp_path / name), open_checkpoint(SAMPLES / "nvfp4-dense" / name)
         assert ours.problems == []
@@ -138,7 +138,7 @@ def test_own_headers_keep_metadata_but_for_the_codec(
     tmp_path: Path, metadata: dict[str, str] | None, expected: dict[str, str]
 ) -> None:
     path = write_shard(tmp_path / "model.safetensors", streams(layer(0, NVFP4)[3], NVFP4), metadata)
-    [shard] = dense_shards(open_checkpoint(path))
+    [shard] = logical_shards(open_checkpoint(path))
     assert json.loads(shard.header[8:])["__metadata__"] == expected
 
 
@@ -148,7 +148,7 @@ def test_exceptions_before_fixed_and_a_pair_split_over_shards(tmp_path: Path) ->
     other = Tensor("other", "U8", (3,), b"abc")
     write_shard(tmp_path / "a.safetensors", [exceptions, other])
     write_shard(tmp_path / "b.safetensors", [fixed])
-    files = dense_files(open_checkpoint(tmp_path))
+    files = logical_files(open_checkpoint(tmp_path))
     assert files == {
         "a.safetensors": building.shard_bytes([other], {"format": "pt"}),
         "b.safetensors": building.shard_bytes([scale], {"format": "pt"}),
@@ -165,7 +165,7 @@ def test_a_contract_says_which_shard_a_split_plane_belongs_to(tmp_path: Path) ->
     moved = next(t for t in first if t.name.endswith("_fixed"))
     write_shard(root / "tensors" / shard_name(1, 2), [t for t in first if t is not moved])
     write_shard(root / "tensors" / shard_name(2, 2), [*second, moved])
-    one, two = dense_shards(open_checkpoint(root))
+    one, two = logical_shards(open_checkpoint(root))
     name = moved.name.removesuffix(".nvfp4_csf_fixed")
     assert name in {t.name for t in one.tensors}
     assert name not in {t.name for t in two.tensors}
@@ -173,7 +173,7 @@ def test_a_contract_says_which_shard_a_split_plane_belongs_to(tmp_path: Path) ->
 
 def test_own_shards_hold_only_the_tensors_that_are_asked_for(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(mini_hf(tmp_path))
-    wanted = dense_tensors(checkpoint)["model.layers.1.norm.weight"]
+    wanted = logical_tensors(checkpoint)["model.layers.1.norm.weight"]
     shards = own_shards(checkpoint, [wanted])
     assert {name: [t.name for t in shard.tensors] for name, shard in shards.items()} == {
         shard_name(1, 2): [],
@@ -185,7 +185,7 @@ def test_zero_size_tensors_are_kept_at_the_start_in_the_middle_and_at_the_end(tm
     empty = [Tensor(name, "F32", (0, 3), b"") for name in ("first", "middle", "last")]
     tensors = [empty[0], Tensor("a", "U8", (3,), b"abc"), empty[1], Tensor("b", "U8", (1,), b"d"), empty[2]]
     write_shard(tmp_path / "model.safetensors", tensors)
-    [file] = dense_files(open_checkpoint(tmp_path)).values()
+    [file] = logical_files(open_checkpoint(tmp_path)).values()
     assert file == building.shard_bytes(tensors, {"format": "pt"})
 
 
@@ -193,7 +193,7 @@ def test_every_tensor_of_every_shard_is_carried_indexed_or_not(tmp_path: Path) -
     mini_hf(tmp_path)
     write_shard(tmp_path / "mtp.safetensors", [Tensor("mtp.fc.weight", "BF16", (1,), b"xy")])
     change_json(tmp_path / "model.safetensors.index.json", lambda i: i["weight_map"].pop("model.layers.0.norm.weight"))
-    names = {t.name for shard in dense_shards(open_checkpoint(tmp_path)) for t in shard.tensors}
+    names = {t.name for shard in logical_shards(open_checkpoint(tmp_path)) for t in shard.tensors}
     assert {"mtp.fc.weight", "model.layers.0.norm.weight"} <= names
 
 
@@ -238,14 +238,14 @@ def test_a_source_header_that_does_not_fit_is_refused(
 ) -> None:
     checkpoint = changed(tmp_path, change)
     with pytest.raises(CheckpointError) as caught:
-        dense_shards(checkpoint)
+        logical_shards(checkpoint)
     assert str(caught.value) == f"receipts/model.safetensors.json: {expected}"
 
 
 def test_a_source_header_that_leaves_out_a_stored_tensor_rebuilds_without_it(tmp_path: Path) -> None:
     checkpoint = changed(tmp_path, {"model.layers.0.norm.weight": None})
     assert checkpoint.container is not None
-    shard = original_shard(checkpoint.container.receipts["model.safetensors"], dense_tensors(checkpoint))
+    shard = original_shard(checkpoint.container.receipts["model.safetensors"], logical_tensors(checkpoint))
     assert "model.layers.0.norm.weight" not in {t.name for t in shard.tensors}
 
 
@@ -254,7 +254,7 @@ def test_a_source_header_that_leaves_out_a_stored_tensor_rebuilds_without_it(tmp
 
 def test_neighbours_are_read_together_and_planes_stand_between(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(mini_hf(tmp_path, 1))
-    [shard] = dense_shards(checkpoint)
+    [shard] = logical_shards(checkpoint)
     parts = list(merge_ranges(t.source for t in shard.tensors))
     assert [isinstance(part, Plane) for part in parts] == [False, True, False, True, False, True, False]
     stored = checkpoint.shards[0].header.tensors
@@ -287,4 +287,4 @@ def test_mxfp4_scales_of_dtype_u8_keep_it_through_the_receipt(tmp_path: Path) ->
     tensors = [Tensor(t.name, "U8", t.shape, t.data) if t.name.endswith(".scale") else t for t in layer(0, MXFP4)]
     checkpoint = open_checkpoint(mini_container(tmp_path, MXFP4, content={"model.safetensors": tensors}))
     assert checkpoint.problems == []
-    assert dense_files(checkpoint) == {"model.safetensors": building.shard_bytes(tensors, {"format": "pt"})}
+    assert logical_files(checkpoint) == {"model.safetensors": building.shard_bytes(tensors, {"format": "pt"})}

@@ -10,7 +10,7 @@ from tests.corruption import checkpoints as kinds
 from tests.corruption.checkpoints import INDEX, MODEL_FILES, Kind
 from tests.corruption.damages import Case, Site, evidence_cases, model_cases
 from tests.corruption.runs import AGAINST, COMMANDS, EXPAND, IDENTITY, STATS, VERIFY, Ran, Runs, in_words, run_commands
-from tests.oracle import Tensors, Unsure, dense_tensors
+from tests.oracle import Tensors, Unsure, logical_tensors
 
 CLAIMS = ("VERIFIED.", "the decoded bytes are the source's", "every tensor equals")
 """What the last line of verify says when the model's bytes are proved."""
@@ -181,7 +181,7 @@ def _meaning(folder: Path) -> Tensors | None:
     """
     shards = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.safetensors"))
     try:
-        return dense_tensors(folder, shards, tail=True)
+        return logical_tensors(folder, shards, tail=True)
     except Unsure:
         return None
 

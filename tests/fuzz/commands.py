@@ -17,7 +17,7 @@ from csf_tool.cli import app
 from tests.building import BITS
 from tests.fuzz import folders
 from tests.fuzz.folders import Folder, Link
-from tests.oracle import Stored, Tensors, dense_tensors, shard_names, stored_tensors, tensors_of_file
+from tests.oracle import Stored, Tensors, logical_tensors, shard_names, stored_tensors, tensors_of_file
 
 MOST_SECONDS = 20
 """No command on a checkpoint of a few kilobytes takes a hundredth of it: what does has hung."""
@@ -157,10 +157,10 @@ def acts_on_a_terminal(char: str) -> bool:
 def _hold_to_its_word(place: Workplace, name: str, source: Path) -> None:
     """A command that ended well: what it says, or what it wrote, must be so by the oracle."""
     if "against" in name:
-        _same(dense_tensors(source), dense_tensors(place.reference))
+        _same(logical_tensors(source), logical_tensors(place.reference))
     elif name in ("expand", "compress", "compress all"):
         written = _written(place, source)
-        _same(dense_tensors(place.destination, written), dense_tensors(source))
+        _same(logical_tensors(place.destination, written), logical_tensors(source))
         for path in (place.destination / shard for shard in written):
             tensors = tensors_of_file(path.read_bytes())
             assert name != "expand" or not any("_csf_" in tensor.rpartition(".")[2] for tensor in tensors)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import csf_tool
-from csf_tool.checkpoint.logical import DenseTensor, dense_tensors
+from csf_tool.checkpoint.logical import LogicalTensor, logical_tensors
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.errors import EnvironmentFault, StreamError
 from csf_tool.gpu.streams import CsfStreams
@@ -23,9 +23,9 @@ Sample = Callable[[str], Path]
 SAMPLES = ["nvfp4-csf-hf", "mxfp4-csf-container"]
 
 
-def some_tensors(folder: Path) -> list[DenseTensor]:
+def some_tensors(folder: Path) -> list[LogicalTensor]:
     """Tensors of every kind: those of two experts, and what stands around them."""
-    return list(dense_tensors(open_checkpoint(folder)).values())[:28]
+    return list(logical_tensors(open_checkpoint(folder)).values())[:28]
 
 
 @pytest.mark.parametrize("csf", SAMPLES)

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 import csf_tool
-from csf_tool.checkpoint.logical import dense_tensors
+from csf_tool.checkpoint.logical import logical_tensors
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.disk.reader import RandomReader
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, StreamError, UsageError
@@ -339,7 +339,7 @@ def test_many_threads_may_read_at_once(sample: Sample) -> None:
 def test_tensors_come_in_the_order_of_the_files(sample: Sample, csf: str, dense: str, batch: int) -> None:
     want = originals(sample(dense))
     got = list(csf_tool.iter_tensors(sample(csf), batch=batch))
-    assert [name for name, _ in got] == list(dense_tensors(open_checkpoint(sample(csf))))
+    assert [name for name, _ in got] == list(logical_tensors(open_checkpoint(sample(csf))))
     for name, tensor in got:
         assert_same(tensor, want[name])
     if csf == "nvfp4-csf-container":  # written from the originals, shard by shard
@@ -381,7 +381,7 @@ def test_a_batch_is_released_with_its_last_tensor(sample: Sample) -> None:
 def test_other_devices_get_a_copy(sample: Sample) -> None:
     """What is neither the CPU nor CUDA: torch's meta device stands for it here."""
     with TorchLoader(torch.device("meta")) as loader:
-        tensors = list(dense_tensors(open_checkpoint(sample("nvfp4-csf-hf"))).values())[:9]
+        tensors = list(logical_tensors(open_checkpoint(sample("nvfp4-csf-hf"))).values())[:9]
         assert {tensor.device.type for tensor in loader.load(tensors)} == {"meta"}
         assert [list(t.shape) for t in loader.load(tensors)] == [list(t.shape) for t in tensors]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from csf_tool.checkpoint.logical import DenseTensor, dense_tensors
+from csf_tool.checkpoint.logical import LogicalTensor, logical_tensors
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.errors import CheckpointError, StreamError
@@ -13,16 +13,16 @@ from csf_tool.prove.compare import DenseReader, TensorComparison, mismatch, plac
 from tests.building import MXFP4, NVFP4, Tensor, compressed, layer, streams, write_shard
 
 
-def stored(folder: Path, *tensors: Tensor) -> dict[str, DenseTensor]:
+def stored(folder: Path, *tensors: Tensor) -> dict[str, LogicalTensor]:
     """The dense tensors of a file with these tensors."""
-    return dense_tensors(open_checkpoint(write_shard(folder / "model.safetensors", list(tensors))))
+    return logical_tensors(open_checkpoint(write_shard(folder / "model.safetensors", list(tensors))))
 
 
-def tensor(folder: Path, dtype: str, shape: tuple[int, ...], data: bytes) -> DenseTensor:
+def tensor(folder: Path, dtype: str, shape: tuple[int, ...], data: bytes) -> LogicalTensor:
     return stored(folder, Tensor("t", dtype, shape, data))["t"]
 
 
-def compare(tensor: DenseTensor, ours: bytes, theirs: bytes, step: int = 1 << 20) -> str | None:
+def compare(tensor: LogicalTensor, ours: bytes, theirs: bytes, step: int = 1 << 20) -> str | None:
     comparison = TensorComparison(tensor)
     for at in range(0, len(ours), step):
         comparison.update(ours[at : at + step], theirs[at : at + step])

@@ -21,7 +21,7 @@ from csf_tool.prove.verdict import Verified
 from csf_tool.prove.verify import VerifyOptions, verify
 from csf_tool.running import forked
 from tests.building import overwrite, span
-from tests.oracle import Tensors, Unsure, dense_tensors
+from tests.oracle import Tensors, Unsure, logical_tensors
 
 Sample = Callable[[str], Path]
 Copied = Callable[..., Path]
@@ -205,7 +205,7 @@ def test_a_reencoded_container_passes_source_but_not_stored(copied: Copied) -> N
 def decoded(path: Path) -> Tensors | None:
     """Every dense tensor of a shard by the oracle; None where it has no certain meaning."""
     try:
-        return dense_tensors(path)
+        return logical_tensors(path)
     except Unsure:
         return None
 
