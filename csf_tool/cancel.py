@@ -25,7 +25,7 @@ class CancelToken:
             call()
 
     def check(self) -> None:
-        """Go on only where the run does.
+        """Raise `Stopped` once the run is cancelled.
 
         Raises:
             Stopped: it is cancelled.
@@ -34,7 +34,7 @@ class CancelToken:
             raise Stopped
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but no longer than the run goes on.
+        """Sleep, at most until the run is cancelled.
 
         Raises:
             Stopped: it is cancelled.
@@ -43,7 +43,7 @@ class CancelToken:
         self.check()
 
     def checked(self, on_bytes: Callable[[int], None]) -> Callable[[int], None]:
-        """`on_bytes` for a job: it raises `Stopped` once the run is cancelled."""
+        """An `on_bytes` for jobs that raises `Stopped` once the run is cancelled."""
 
         def check_and_tell(nbytes: int) -> None:
             self.check()

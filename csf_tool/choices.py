@@ -1,10 +1,10 @@
-"""What options let one choose: for the command line, which must import nothing heavy, and for what it calls."""
+"""The choices that options offer: shared by the command line, which must import nothing heavy, and what it calls."""
 
 from enum import StrEnum
 
 
 class GroupBy(StrEnum):
-    """What `stats` groups planes by."""
+    """Ways in which `stats` groups planes."""
 
     LAYER = "layer"
     SHARD = "shard"
@@ -12,7 +12,7 @@ class GroupBy(StrEnum):
 
 
 class CrossCheck(StrEnum):
-    """How many planes that the GPU decodes are compared with the CPU's decode."""
+    """Planes decoded by the GPU that are compared with the CPU's decode."""
 
     ALL = "all"
     SAMPLE = "sample"
@@ -27,7 +27,7 @@ class CompressTo(StrEnum):
 
 
 class Target(StrEnum):
-    """What `convert` writes."""
+    """Layouts that `convert` writes."""
 
     HF = "hf"
     CONTAINER = "container"

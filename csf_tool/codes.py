@@ -19,7 +19,7 @@ class Code(StrEnum):
         return member
 
     meaning: str
-    """What it means, in one sentence."""
+    """The meaning, in one sentence."""
 
     # What is this folder?
     NOT_A_CHECKPOINT = "not-a-checkpoint", "Nothing at this place is a checkpoint that csf-tool reads."
@@ -138,7 +138,7 @@ class Code(StrEnum):
 
 
 class Finding(NamedTuple):
-    """What is wrong: in words, and of which kind."""
+    """A fault: in words, and its kind."""
 
     problem: str
     code: Code

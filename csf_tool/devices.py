@@ -9,13 +9,13 @@ from csf_tool.errors import EnvironmentFault, UsageError
 
 _INSTALL = "pip install 'csf-tool[gpu]'"
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""Files that a driver makes (NVIDIA; WSL; AMD): torch takes seconds to import, so look here first."""
+"""Files that a driver makes (NVIDIA; WSL; AMD), looked for first: torch takes seconds to import."""
 
 
 def choose_cuda(device: str, work: str, tell: Callable[[str], None]) -> str | None:
     """The CUDA device that `--device auto|cpu|cuda[:N]` means, or None for the CPU.
 
-    `tell` hears why auto ends up on the CPU with the `work`: "decoding".
+    `tell` is called with the reason where auto takes the CPU; the `work` that it names is "decoding", say.
 
     Raises:
         UsageError: there is no such device name.
@@ -40,7 +40,7 @@ def _is_cuda_name(device: str) -> bool:
 
 
 def why_no_gpu(device: str) -> str | None:
-    """Why `device` cannot decode, or None when it can."""
+    """Why `device` cannot be used, or None when it can."""
     if missing := [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]:
         return f"{' and '.join(missing)} not installed ({_INSTALL} adds the GPU)"
     if device == "auto" and sys.platform == "linux" and not any(Path(f).exists() for f in _GPU_FILES):

@@ -25,7 +25,7 @@ class CsfToolError(Exception):
 
     @property
     def fields(self) -> tuple[str, Code, str, str]:
-        """What an error of another class is made of that says the same."""
+        """The arguments that make an error of another class say the same."""
         return self.problem, self.code, self.file, self.tensor
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Items that follow one another, taken together."""
+"""Runs of neighbours, to be processed together."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

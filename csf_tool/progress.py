@@ -1,15 +1,15 @@
-"""How operations report progress: by callback. Nothing here prints."""
+"""Progress of operations, reported by callback. Nothing here prints."""
 
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
 OnBytes = Callable[[int], None]
-"""Told how many bytes have been processed since the last call."""
+"""Called with the number of bytes processed since the last call."""
 
 
 class Progress(Protocol):
-    """Told how many bytes there are to process, and of each part that has been."""
+    """Takes the reports of an operation: bytes to process, and bytes that have been."""
 
     def start(self, what: str, total_bytes: int) -> None:
         """Work on `what` begins: `total_bytes` to process."""

@@ -1,1 +1,1 @@
-"""What `csf-tool bench` measures: decoding and encoding on the GPU, beside what bounds them. No printing."""
+"""The measurements of `csf-tool bench`: decoding and encoding on the GPU, beside what bounds them. No printing."""

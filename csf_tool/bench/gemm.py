@@ -1,4 +1,4 @@
-"""What keeping scales compressed costs: decoding a stack and then its matrix product, beside the product alone.
+"""The cost of keeping scales compressed: decoding a stack and then its matrix product, beside the product alone.
 
 The product is weight-only: FP4 weights, unpacked in the kernel, and 16-bit activations. Both sides run the same
 kernel on the same weights; only where its scales come from differs.
@@ -65,7 +65,7 @@ class Pair:
 
     @property
     def cost_us(self) -> float:
-        """What decoding first adds, in microseconds."""
+        """Microseconds that decoding first adds."""
         return self.staged.median_us - self.dense.median_us
 
     @property
@@ -86,7 +86,7 @@ class GemmResult:
     tile: Tile
     flushed: Pair
     warm: Pair | None
-    """With all that it reads in the L2, as far as it fits; None where every launch reads more than the L2 holds."""
+    """The same with its data in the L2, as far as they fit; None where every launch reads more than the L2 holds."""
     bytes_read: int
     """Weights and dense scales that the product reads."""
 
@@ -174,7 +174,7 @@ def run_gemms(
 ) -> Iterator[GemmResult]:
     """Time every product of `stacks`: 1 to 256 tokens an expert; all experts, batched and grouped; 8 of them, grouped.
 
-    The stacks are such as `why_no_product` has nothing against. Their weights are random.
+    Of every stack `why_no_product` must be None. The weights are random.
 
     Raises:
         WrongBytes: a product with decoded scales gives other bytes than one with dense scales.

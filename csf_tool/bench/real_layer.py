@@ -22,12 +22,12 @@ _STACKS: tuple[tuple[str, Projection], ...] = (("gate and up", "gate_up"), ("dow
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where streams were taken from."""
+    """The layer that streams were taken from."""
 
     checkpoint: str
     layer: str
     exceptions: int
-    """Of all stacks of the layer."""
+    """Exceptions of all stacks of the layer."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -45,17 +45,17 @@ def load_layer(checkpoint: Checkpoint, device: torch.device, *, smallest: int = 
         UsageError: there is no such layer, or a stack of it has less than `smallest` dense bytes.
         CheckpointError: the layer is broken, as for `csf_tool.load_stack`.
     """
-    found = opened(checkpoint)
-    layer = first_gated_layer(found)
-    stacks = dict(_load(found, layer, name, projection, device) for name, projection in _STACKS)
+    checkpoint = opened(checkpoint)
+    layer = first_gated_layer(checkpoint)
+    stacks = dict(_load(checkpoint, layer, name, projection, device) for name, projection in _STACKS)
     for work in stacks:
         if work.dense_bytes < smallest:
             raise UsageError(
-                f"{found.label}: the {work.name} stack of {layer} has {size(work.dense_bytes)} of scales, too little "
-                f"to measure: {size(smallest)} is the least"
+                f"{checkpoint.label}: the {work.name} stack of {layer} has {size(work.dense_bytes)} of scales, "
+                f"too little to measure: {size(smallest)} is the least"
             )
     exceptions = sum(len(streams.words) for streams in stacks.values())
-    return RealLayer(Source(found.label, layer_of(layer) or layer, exceptions), stacks)
+    return RealLayer(Source(checkpoint.label, layer_of(layer) or layer, exceptions), stacks)
 
 
 def _load(

@@ -1,4 +1,4 @@
-"""What decoding is measured against: the floor, two launches, plain PyTorch, and nvCOMP's entropy coder."""
+"""Rivals of the decoder: the streaming floor, two launches, plain PyTorch, and nvCOMP's entropy coder."""
 
 import functools
 from collections.abc import Callable

@@ -37,7 +37,7 @@ _L2_TIMES = 4
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What to run."""
+    """The measurements to make."""
 
     workloads: Sequence[Workload] = WORKLOADS
     repeats: int = 20
@@ -50,7 +50,7 @@ class BenchOptions:
     gemm: bool = True
     """Whether to time matrix products with and without decoding before them as well."""
     layer: RealLayer | None = None
-    """What to measure in place of made-up stacks: those of `workloads`, and those of the products."""
+    """A layer to measure in place of made-up stacks, those of `workloads` and those of the products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class EncodeResult:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """What was measured, and on what."""
+    """The measurements, and the machine that they are of."""
 
     device: str
     versions: dict[str, str]
@@ -104,7 +104,7 @@ class BenchResult:
     source: Source | None = None
     """The checkpoint that the streams are of; None: they are made up."""
     skipped: list[str] = field(default_factory=list)
-    """What could not be measured, and why."""
+    """Measurements that could not be made, and why."""
 
 
 def run_bench(options: BenchOptions, progress: Callable[[str], None] = lambda _: None) -> BenchResult:
@@ -158,7 +158,7 @@ def choose_products(options: BenchOptions, l2_bytes: int) -> tuple[list[Workload
 
 
 def _versions(device: int) -> dict[str, str]:
-    """Of all software between the command and the card."""
+    """Versions of all software between the command and the card."""
     query = ["nvidia-smi", f"--id={device}", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()

@@ -42,7 +42,7 @@ ENCODED = (("gate and up", 1280, 160), ("down", 2560, 40))
 ENCODED_EXPERTS = 512
 
 ACTIVE_EXPERTS = 8
-"""Experts that have tokens where only a few have."""
+"""Experts that have tokens in a routing to a few."""
 
 
 class WrongBytes(EnvironmentFault):
@@ -84,7 +84,7 @@ def copied(streams: CsfStreams) -> CsfStreams:
 
 
 def places_of(streams: CsfStreams) -> torch.Tensor:
-    """Where each exception lies in the row-major stack: int64 `[n]`."""
+    """Position of each exception in the row-major stack: int64 `[n]`."""
     return streams.plane_of_each() * (streams.rows * streams.cols) + (streams.words & POSITION_MASK)
 
 

@@ -59,7 +59,7 @@ def main() -> None:
     """Run the command line."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads of numpy would forbid forked workers
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name may have letters that the terminal's encoding has not
+        if isinstance(stream, io.TextIOWrapper):  # a name may have letters that the encoding lacks
             stream.reconfigure(errors="backslashreplace")
-    garbage.end_with_command()
+    garbage.set_for_one_command()
     app()

@@ -1,4 +1,4 @@
-"""What all commands share: how they open checkpoints, print, and end."""
+"""The parts that all commands share: opening checkpoints, printing, ending."""
 
 import functools
 import os
@@ -23,7 +23,7 @@ R = TypeVar("R")
 TRACEBACK_VARIABLE = "CSF_TOOL_TRACEBACK"
 
 _at_end = ExitStack()
-"""What is called when the command ends."""
+"""Callbacks for the end of the command."""
 
 _INTERRUPTED = 130
 _NOT_HERE = 3
@@ -39,7 +39,7 @@ def guarded(command: Callable[P, int]) -> Callable[P, None]:
         except KeyboardInterrupt:
             say("interrupted" + ("; the same command goes on from there" if "destination" in kwargs else ""))
             code = _INTERRUPTED
-        except BrokenPipeError:  # the reader of stdout (`| head`) has seen enough
+        except BrokenPipeError:  # the reader of stdout, such as `head`, has closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
         except Exception as error:
@@ -80,20 +80,20 @@ def open_argument(argument: str) -> "Checkpoint":
 
     source = find_source(argument, say)
     if not isinstance(source, Path):
-        _at_end.callback(source.stop)  # or the process would wait for what is still being fetched ahead
+        _at_end.callback(source.stop)  # or the process would wait for what is fetched ahead
     return open_checkpoint(source)
 
 
 def show(
-    found: R, document: Callable[[R], dict[str, Any]], report: Callable[[R], list["RenderableType"]], as_json: bool
+    result: R, document: Callable[[R], dict[str, Any]], report: Callable[[R], list["RenderableType"]], as_json: bool
 ) -> None:
     """Print a result: as one JSON document, or as lines and tables."""
     from csf_tool.report.console import print_json, print_out
 
     if as_json:
-        print_json(document(found))
+        print_json(document(result))
     else:
-        print_out(*report(found))
+        print_out(*report(result))
 
 
 def check_figure(path: Path | None) -> None:

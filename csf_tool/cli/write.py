@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Writing:
-    """What every command that writes has, once its arguments are understood."""
+    """The parsed arguments that every writing command has."""
 
     source: "Checkpoint"
     destination: Path
@@ -68,7 +68,7 @@ class _Writing:
 def _writing(
     argument: str, destination: Path, cluster: str | None, jobs: int | None, share: str | None, yes: bool, **how: Any
 ) -> Iterator[_Writing]:
-    """Open the source, ask what is to be asked, and gather how to write; `how` are fields of `WriteOptions`."""
+    """Open the source, ask for consent where it is needed, and make the options; `how` are fields of `WriteOptions`."""
     from csf_tool.checkpoint.problems import warnings
     from csf_tool.report.console import print_problems
     from csf_tool.report.progress import progress_bar
@@ -91,7 +91,7 @@ def _writing(
 
 
 def _was_complete(argument: str, destination: Path) -> bool:
-    """Whether all that was left to do of a run with `--consume-source` was to remove the last shards; they are gone."""
+    """Whether a run with `--consume-source` had only its last source shards to remove, which are gone now."""
     from csf_tool.report.console import print_err
     from csf_tool.write.consume import finish_removal
 
@@ -102,7 +102,7 @@ def _was_complete(argument: str, destination: Path) -> bool:
 
 
 def _ask(question: str) -> None:
-    """Go on only when the user says yes; without a terminal nobody can."""
+    """Ask the user, and go on only after a yes; without a terminal, refuse."""
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Nobody can answer here: --yes says so beforehand")
     if not typer.confirm(question, err=True):

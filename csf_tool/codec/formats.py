@@ -39,17 +39,17 @@ class CsfFormat:
     group_size: int
     dense_dtypes: tuple[str, ...]
     scale_type: str
-    """The number format of the scales. Only what shows them to people asks."""
+    """The number format of the scales, by which their values are shown to people (`codec/values.py`)."""
     fixed_in_slabs: bool
     """Whether writers give the fixed stream two dimensions, slabs and their bytes, or one."""
     has_hf_readers: bool
     """Whether readers of the Hugging Face layout know it; a container has readers for all."""
     serving_nests_source: bool
-    """Whether a serving directory keeps the source's quantization_config under a key of its own, or its keys."""
+    """Whether a serving config holds the source's quantization_config under one key, or its keys beside csf-tool's."""
 
     @property
     def window(self) -> int:
-        """How many byte values a row's codes span."""
+        """Number of byte values that a row's codes span."""
         return 1 << self.code_bits
 
     @property
@@ -64,12 +64,12 @@ class CsfFormat:
 
     @property
     def fixed_suffix(self) -> str:
-        """What follows the scale's name in the name of its fixed stream."""
+        """Suffix to the scale's name that makes the name of its fixed stream."""
         return f".{self.name}_csf_fixed"
 
     @property
     def exceptions_suffix(self) -> str:
-        """What follows the scale's name in the name of its exception list."""
+        """Suffix to the scale's name that makes the name of its exception list."""
         return f".{self.name}_csf_exceptions"
 
     def row_bytes(self, cols: int) -> int:

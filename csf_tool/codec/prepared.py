@@ -1,4 +1,4 @@
-"""How a stack lies in GPU memory once it is prepared to be decompressed, and how many bytes that takes.
+"""The layout of a prepared stack in GPU memory, and its bytes.
 
 Rules and sizes alone, without torch: `csf_tool.gpu.decode` prepares by them, `csf_tool.look.plan` adds them up.
 """
@@ -35,8 +35,8 @@ def leads_pay(exceptions: int, scales: int, cols: int) -> bool:
 def prepared_bytes(fmt: CsfFormat, rows: int, cols: int, exceptions: Sequence[int]) -> int:
     """Bytes of a prepared stack, from the number of exceptions in each of its planes.
 
-    Exact without leads. With leads it is an estimate: how many exceptions become leads depends on where they are,
-    and they are taken to lie anywhere alike. Where they gather in few rows, up to 4 bytes an exception more.
+    Exact without leads. With leads it is an estimate for exceptions that are spread evenly; where they gather in a
+    few rows, fewer become leads, and each of the others takes up to 4 bytes more.
     """
     experts, scales = len(exceptions), rows * cols
     words = float(sum(exceptions))

@@ -1,4 +1,4 @@
-"""What scale bytes stand for, for people to read. Nothing that decodes or compares uses this."""
+"""The values of scale bytes, to show to people. Nothing that decodes or compares uses them."""
 
 from collections.abc import Callable
 

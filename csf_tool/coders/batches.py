@@ -1,4 +1,4 @@
-"""What goes to a device together: as many as fit a number of bytes."""
+"""Batches of at most a number of bytes, which go to a device together."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""What decoders and encoders take and give."""
+"""The types that decoders and encoders take and give."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class PlaneScales:
 
 @dataclass(frozen=True, slots=True)
 class CodedPlane:
-    """A plane in both forms, its streams and its dense scales: what was given to a decoder or encoder, and its work."""
+    """A plane as streams and as dense scales: one was given to a decoder or encoder, which made the other."""
 
     streams: PlaneStreams
     scales: NDArray[np.uint8]

@@ -20,13 +20,13 @@ class Decoder(Protocol):
 
     @property
     def device(self) -> str:
-        """What it runs on, for reports."""
+        """The device's name for reports."""
 
     def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
         """The dense scales of each plane, in order.
 
-        The streams must have passed `PlaneStreams.faults`. It may read ahead of what it has given out, by a
-        bounded number of planes.
+        The streams must have passed `PlaneStreams.faults`. It may read ahead, by a bounded number of
+        planes.
         """
 
 
@@ -42,7 +42,7 @@ class NumpyDecoder:
 
 
 class CrossCheckedDecoder:
-    """Another decoder, whose planes are compared with the CPU's as they come out."""
+    """Compares the planes that another decoder decodes with the CPU's."""
 
     def __init__(self, inner: Decoder, every: int) -> None:
         self._inner = inner
@@ -68,7 +68,7 @@ class CrossCheckedDecoder:
 def make_decoder(
     device: str, cross_check: CrossCheck = CrossCheck.NONE, tell: Callable[[str], None] = lambda _: None
 ) -> Decoder:
-    """The decoder for `--device auto|cpu|cuda[:N]`. `tell` hears when auto ends up on the CPU, and why.
+    """The decoder for `--device auto|cpu|cuda[:N]`. `tell` is called with the reason where auto takes the CPU.
 
     Raises:
         UsageError: there is no such device name.

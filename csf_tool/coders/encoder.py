@@ -25,7 +25,7 @@ class Encoder(Protocol):
 
     @property
     def device(self) -> str:
-        """What it runs on, for reports."""
+        """The device's name for reports."""
 
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
         """The streams of each plane, in order. It may read ahead by a bounded number of planes."""
@@ -43,7 +43,7 @@ class NumpyEncoder:
 
 
 def make_encoder(device: str, tell: Callable[[str], None] = lambda _: None) -> Encoder:
-    """The encoder for `--device auto|cpu|cuda[:N]`. `tell` hears when auto ends up on the CPU, and why.
+    """The encoder for `--device auto|cpu|cuda[:N]`. `tell` is called with the reason where auto takes the CPU.
 
     Raises:
         UsageError: there is no such device name.

@@ -26,7 +26,7 @@ P = TypeVar("P", PlaneStreams, PlaneScales)
 
 
 def _by_geometry(planes: Iterable[P]) -> dict[tuple[CsfFormat, int, int], list[P]]:
-    """Planes of one format, rows and columns: what one launch takes."""
+    """Planes grouped by format, rows and columns: a group is one launch."""
     groups: dict[tuple[CsfFormat, int, int], list[P]] = {}
     for p in planes:
         groups.setdefault((p.plane.fmt, p.plane.rows, p.plane.cols), []).append(p)
@@ -38,7 +38,7 @@ class _InFlight(NamedTuple):
 
     planes: list[PlaneStreams]
     scales: dict[str, NDArray[np.uint8]]
-    """By name, in host memory to which the device is still writing."""
+    """Dense scales by plane name, in host memory to which the device is still writing."""
     done: torch.cuda.Event | None
 
     def finished(self) -> Iterator[CodedPlane]:

@@ -1,1 +1,1 @@
-"""Files on this machine, and what safetensors and JSON are: nothing here knows of planes."""
+"""Files on this machine, safetensors headers and JSON. Nothing here knows of planes."""

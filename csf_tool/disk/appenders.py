@@ -32,19 +32,19 @@ _PIECE_BYTES = 16 << 20
 """Bytes of one write past the cache."""
 
 _BLOCK_BYTES = 4096
-"""What the addresses, offsets and sizes of such writes are multiples of, on the disks and file systems of today."""
+"""Alignment of the addresses, offsets and sizes of such writes, on the disks and file systems of today."""
 
 _KERNEL_COPY_BYTES = 64 << 20
 """Most bytes of one copy_file_range call, so that progress moves and an interrupt is noticed."""
 
-_BEGIN_BYTES = 32 << 20
-"""How much is written between two hints to begin with the disk: Linux by itself lets a tenth of memory wait."""
+_WRITEBACK_BYTES = 32 << 20
+"""Bytes appended before writeback is started: Linux by itself lets a tenth of memory wait."""
 
 _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM, errno.ETXTBSY}
-"""What systems answer that cannot copy between these two files; reading and writing still can."""
+"""Errors of systems that cannot copy between these two files; reading and writing still can."""
 
 _EITHER_FILE = errno.EIO
-"""What says that one of the two files failed, not which: reading and writing will."""
+"""The error that one of the two files failed, not which: plain reading and writing tell."""
 
 
 class Appender(Protocol):
@@ -67,7 +67,7 @@ class Appender(Protocol):
 
 
 def make_appender(fd: int, name: str, nbytes: int) -> Appender:
-    """The one that suits a file of about `nbytes` where it lies, empty and open as `fd`."""
+    """The appender that suits a file of about `nbytes`, empty and open as `fd`, where it lies."""
     if nbytes >= _LEAST_DIRECT_BYTES and _writes_directly(fd):
         with suppress(OSError):  # refused, as by ext4 that journals data
             return DirectAppender(fd, name)
@@ -96,7 +96,7 @@ class CachedAppender:
         self._fd = fd
         self._name = name
         self._written = 0
-        self._begun = 0
+        self._written_back = 0
         self._drops_cache = False
         self._kernel_copies = hasattr(os, "copy_file_range")
 
@@ -108,7 +108,7 @@ class CachedAppender:
                 data = data[os.write(self._fd, data[:CHUNK_BYTES]) :]
         except OSError as error:
             raise writing_fault(self._name, error) from error
-        self._begin_writing()
+        self._start_writeback()
 
     def copy(self, reader: Reader, begin: int, end: int, on_bytes: OnBytes) -> None:
         """See `Appender.copy`; by the kernel where it can (reflinked where the file system does)."""
@@ -124,18 +124,18 @@ class CachedAppender:
                 break
             begin += done
             self._written += done
-            self._begin_writing()
+            self._start_writeback()
             on_bytes(done)
         for piece in reader.chunks(begin, end):
             self.write(piece)
             on_bytes(len(piece))
 
-    def _begin_writing(self) -> None:
-        """Have the disk begin with what was written since last time, so that little is left to wait for at the end."""
-        if self._written - self._begun >= _BEGIN_BYTES:
+    def _start_writeback(self) -> None:
+        """Start writing back what was appended since last time, so that little is left to wait for at the end."""
+        if self._written - self._written_back >= _WRITEBACK_BYTES:
             with suppress(OSError):  # a hint: whether the bytes can be written, fsync says
-                drop_cache(self._fd, self._begun, self._written)  # they are dirty: written out, and not dropped
-            self._begun = self._written
+                drop_cache(self._fd, self._written_back, self._written)  # dirty pages are written, and not dropped
+            self._written_back = self._written
 
     def forget(self) -> None:
         """See `Appender.forget`."""
@@ -179,7 +179,7 @@ class DirectAppender:
         while data:
             room = self._room(len(data))
             room[:] = data[: len(room)]
-            self._took(len(room))
+            self._advance(len(room))
             data = data[len(room) :]
 
     def copy(self, reader: Reader, begin: int, end: int, on_bytes: OnBytes) -> None:
@@ -187,12 +187,12 @@ class DirectAppender:
         while begin < end:
             room = self._room(min(end - begin, CHUNK_BYTES))
             reader.read_into(room, begin)
-            self._took(len(room))
+            self._advance(len(room))
             begin += len(room)
             on_bytes(len(room))
 
     def forget(self) -> None:
-        """See `Appender.forget`: it is never there."""
+        """See `Appender.forget`: nothing of it ever is in the cache."""
 
     def sync(self) -> None:
         """See `Appender.sync`."""
@@ -214,14 +214,14 @@ class DirectAppender:
         """Memory for the file's next bytes, at most `nbytes` and never none."""
         return self._buffer[self._filled : self._filled + nbytes]
 
-    def _took(self, nbytes: int) -> None:
-        """The next bytes lie in memory now."""
+    def _advance(self, nbytes: int) -> None:
+        """Count bytes that were put into the buffer, and send it when it is full."""
         self._filled += nbytes
         if self._filled == len(self._buffer):
             self._send()
 
     def _send(self) -> None:
-        """Begin to write what was collected once the piece before is written, and go on in its buffer."""
+        """Begin to write the buffer once the piece before is written, and go on in that one's."""
         blocks = -(-self._filled // _BLOCK_BYTES)
         piece = self._buffer[: blocks * _BLOCK_BYTES]
         self._wait()

@@ -1,4 +1,4 @@
-"""Hashes of files, and hashing bytes in a thread of its own beside whatever reads, writes or compares them."""
+"""Hashes of files, and hashing in a thread of its own beside the reading, writing or comparing of the bytes."""
 
 import hashlib
 import os
@@ -37,7 +37,7 @@ class Hashing:
 
 @dataclass(frozen=True)
 class PublishedHash:
-    """What a file's hash should be, and who says so.
+    """The hash that a file should have, and who says so.
 
     `algorithm` is `sha256`, or `git-sha1`: the name that git gives a blob, which the Hub uses for small files.
     """
@@ -49,7 +49,7 @@ class PublishedHash:
 
 
 class Hasher(Protocol):
-    """What is used of hashlib's objects."""
+    """The part of hashlib's objects that is used."""
 
     def update(self, data: bytes | memoryview, /) -> None:
         """Take in more bytes."""

@@ -1,4 +1,4 @@
-"""safetensors headers, validated once at the door; later code trusts what it gets from here.
+"""safetensors headers, validated once, here; later code trusts them.
 
 A file is 8 bytes of little-endian header length, that many bytes of JSON, then the tensors' data without
 holes or overlaps (https://github.com/huggingface/safetensors, README, Format). Dtypes that nobody knows are
@@ -39,10 +39,10 @@ def read_header(reader: Reader, file_size: int) -> Header:
     name = reader.name
     head = bytes(reader.read(0, min(file_size, HEAD_BYTES)))
     length = int.from_bytes(head[:LENGTH_BYTES], "little")
-    # Only where this is no header: the length of a good one may well be the bytes of a space or a "<".
+    # Asked only where this is no header: the first bytes of a good one, its length, can look like anything.
     is_odd = length > MAX_HEADER_BYTES or head[LENGTH_BYTES : LENGTH_BYTES + 1] != b"{"
-    if is_odd and (found := wrong_content(head, SAFETENSORS)):
-        raise CheckpointError(*found, name)
+    if is_odd and (finding := wrong_content(head, SAFETENSORS)):
+        raise CheckpointError(*finding, name)
     if problem := _length_fault(length, file_size):
         raise CheckpointError(problem, Code.NOT_SAFETENSORS, name)
     return parse_header(reader.read(LENGTH_BYTES, LENGTH_BYTES + length), name, file_size)
@@ -70,7 +70,7 @@ def parse_header(raw: bytes | bytearray, name: str, file_size: int | None) -> He
 
 
 def any_header(raw: bytes, start: int, name: str, file_size: int | None) -> Header:
-    """The header whose JSON is `raw`, however it is written and whatever is wrong with it; data begin at `start`.
+    """The header whose JSON is `raw`, however it is spelt and whatever its faults; data begin at `start`.
 
     Raises:
         CheckpointError: `raw` is not a JSON object.

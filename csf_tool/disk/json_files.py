@@ -13,7 +13,7 @@ from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
 
 MAX_JSON_DEPTH = 40
-"""Deepest nesting that is read: what goes over a document later goes one call deeper, and indents more, a level."""
+"""Deepest nesting that is read: later code calls itself, and JSON is indented, once a level."""
 
 
 def load_json(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Any:
@@ -27,8 +27,8 @@ def load_json(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Any:
     try:
         return parse_json(raw, name)
     except CheckpointError as error:
-        if found := wrong_content(raw[:HEAD_BYTES], JSON):
-            raise CheckpointError(*found, name) from error
+        if finding := wrong_content(raw[:HEAD_BYTES], JSON):
+            raise CheckpointError(*finding, name) from error
         raise
 
 
@@ -72,7 +72,7 @@ def _refuse_deep(document: Any) -> None:
 
 
 def _refuse_half_characters(document: Any) -> None:
-    """An escape can write one half of a surrogate pair: a string that no file name and no file can hold."""
+    """Refuse escapes that write one half of a surrogate pair, which no file name and no UTF-8 file can hold."""
     try:
         json.dumps(document, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:

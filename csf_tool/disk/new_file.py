@@ -1,4 +1,4 @@
-"""Writing a destination folder so that a half-written file never looks like a whole one."""
+"""Writing files under temporary names, so that a half-written one never looks like a whole one."""
 
 import errno
 import os
@@ -23,10 +23,10 @@ if sys.platform != "win32":
 _ATTEMPTS = 10
 
 _NAME_KEPT = 40
-"""How much of a file's name its partial file repeats: systems refuse names of more than 255 bytes."""
+"""Characters of a file's name that its partial file repeats: systems refuse names of more than 255 bytes."""
 
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP}
-"""What file systems answer that cannot sync a folder, as some shared folders and FUSE mounts."""
+"""Errors of file systems that cannot sync a folder, such as some shared folders and FUSE mounts."""
 
 
 class NewFile:
@@ -34,7 +34,7 @@ class NewFile:
 
     A file that has the name by then stays, unless this one is to `replace` it. It will have about `nbytes`.
     `on_complete` is called with the temporary path when the file is complete and synced, just before it gets its name.
-    `is_there` is asked when something else has taken the name: whether that is this same file, by another process.
+    `is_there` says, when the name is taken by then, whether another process has written this same file.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class NewFile:
             raise
 
     def _open(self, nbytes: int) -> None:
-        """Make the partial file, locked until it is closed: so others know that it is not abandoned."""
+        """Make the partial file, locked until it is closed: a sign for other processes that it is not abandoned."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         for _ in range(_ATTEMPTS):
             self._temporary = self._target.with_name(_partial_name(self._target.name))
@@ -80,7 +80,7 @@ class NewFile:
             self._appender = make_appender(self._fd, self.name, nbytes)
             if lock(self._fd, wait=False) is not False and self._temporary.exists():
                 return
-            self._discard()  # before it was locked, another run took it for abandoned
+            self._discard()  # another run took it for abandoned before it was locked
         raise OSError(errno.EBUSY, "other processes keep removing its partial file")
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -141,7 +141,7 @@ class NewFile:
         sync_folder(self._target.parent)
 
     def _discard(self) -> None:
-        """Remove what was written so far. A system that cannot has said so before, and a later run tries again."""
+        """Remove the partial file. Where that fails, a later run removes it as abandoned."""
         if self._fd >= 0:
             self._appender.abandon()
             with suppress(OSError):
@@ -184,10 +184,10 @@ def remove_abandoned(path: Path) -> None:
     match = PARTIAL.fullmatch(path.name)
     if not match or match["host"] != _host():
         return
-    with suppress(FileNotFoundError, PermissionError), path.open("r+b") as file:  # NFS locks what can be written alone
+    with suppress(FileNotFoundError, PermissionError), path.open("r+b") as file:  # NFS locks only what is open to write
         locked = lock(file.fileno(), wait=False)
         if locked or (locked is None and not _is_running(int(match["process"]))):
-            path.unlink(missing_ok=True)  # while it is locked: who has just made it notices
+            path.unlink(missing_ok=True)  # while it is locked: a process that has just made it notices
 
 
 def _is_running(process: int) -> bool:

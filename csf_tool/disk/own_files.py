@@ -5,10 +5,10 @@ from pathlib import Path
 
 OWN_FOLDER = ".csf-tool"
 CLOSING = ".csf-tool.closing"
-"""What csf-tool keeps for itself in a destination: its journal, and the journal's description when the run is over."""
+"""The journal's folder in a destination, and the journal's description while a run that is over removes it."""
 
 DESCRIPTION = "journal.json"
-"""The file in the journal's folder that says what it is the journal of."""
+"""The file in the journal's folder that describes the run."""
 
 PARTIAL = re.compile(r"\..*\.(?P<host>[^.]*)-(?P<process>\d+)-[0-9a-f]{8}\.partial", re.DOTALL)
 """The name of a file that is being written: it says by which process of which machine."""

@@ -36,8 +36,8 @@ def is_hidden(name: str) -> bool:
 
 def relative_files(root: Path) -> list[str]:
     """Every file under `root` by its POSIX path relative to it, sorted; hidden folders (`.cache`, `.git`) left out."""
-    found = []
+    paths = []
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
-        found += [(Path(folder) / f).relative_to(root).as_posix() for f in files]
-    return sorted(found)
+        paths += [(Path(folder) / f).relative_to(root).as_posix() for f in files]
+    return sorted(paths)

@@ -20,10 +20,9 @@ from csf_tool.dtypes import DTYPES, bits_of
 from csf_tool.errors import CheckpointError, CsfToolError
 
 _ENTRY = re.compile(r'":\{"dtype":"([^"]*","shape":\[[^"]*)\],"data_offsets":\[([^"]*)\]\}(?:,"|\} *\Z)')
-"""What stands between two names in a header, or after the last: an entry, its dtype and shape, its offsets.
+"""An entry of a header, with all that stands between its name and the next: its dtype and shape, and its offsets.
 
-No group takes a quote other than those written out, so an entry that breaks off is looked at once, not again from
-every place where one could have begun.
+Only the quotes written out here match, so that an entry that breaks off is tried once, not from every quote on.
 """
 
 _ESCAPED = bytes(range(32)) + b'"\\'
@@ -34,7 +33,7 @@ _PIECE_LINES = 1 << 13
 
 
 def header(raw: bytes | bytearray, start: int, whole: int | None) -> Header | None:
-    """What `headers.any_header` gives for a header without a fault; `whole` is the size of the file, where it counts.
+    """The header that `headers.any_header` gives, if it has no fault; `whole` is the size of the file, where it counts.
 
     The text is cut at the entries, and what lies between them are names. Every distinct dtype and shape is parsed,
     and the offsets must be, to the letter, those that follow from the sizes.
@@ -121,7 +120,7 @@ def spells_out(path: Path, key: str, placed: Mapping[str, Sequence[str]]) -> boo
 
 
 def _without_lines(file: BinaryIO, quoted_key: bytes, lines: list[str]) -> bytes:
-    """What a file has before and after its map's `lines`; nothing where it has others, or escapes in them."""
+    """The bytes of a file before and after its map's `lines`; none where it has other lines, or escapes in them."""
     head = file.read(_PIECE_BYTES)
     opening = re.search(re.escape(quoted_key) + rb': {([ \n]*)(?=")', head)
     if not opening:

@@ -13,7 +13,7 @@ from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError, EnvironmentFault
 
 CHUNK_BYTES = 1 << 20
-"""Largest single read or write: what was read still lies in a core's cache when it is looked at."""
+"""Largest single read or write: its bytes are still in a core's cache when they are processed."""
 
 MAX_JSON_BYTES = 512 << 20
 """Largest index, manifest, contract, receipt or config that is read. The largest real ones are 20 MB."""
@@ -23,7 +23,7 @@ _MAX_VIEWS = 1024
 
 
 _NO_SUCH_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
-"""What the system answers to names that lead to no file: the checkpoint's fault, not the machine's."""
+"""Errors of the system for names that lead to no file: the checkpoint's fault, not the machine's."""
 
 
 def file_size(path: Path, name: str) -> int:
@@ -63,7 +63,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Give back what the reader holds."""
+        """Release what the reader holds."""
 
     def read_into(self, view: memoryview, begin: int) -> None:
         """Fill `view` with the bytes from offset `begin`.
@@ -75,7 +75,7 @@ class Reader:
         raise NotImplementedError
 
     def expect(self, ranges: list[tuple[int, int]]) -> None:
-        """Hear which ranges will be read, in about which order. What comes from afar is fetched ahead."""
+        """Announce the ranges that will be read, in about their order: a file on the Hub is fetched ahead."""
 
     def read_into_each(self, views: Sequence[memoryview], begin: int) -> None:
         """Fill views one after another with the bytes from offset `begin`: one call for many, where the system can.
@@ -95,7 +95,7 @@ class Reader:
                 begin += len(view)
 
     def _read_scattered(self, views: Sequence[memoryview], begin: int) -> int:  # noqa: ARG002
-        """How many of the bytes one call has read: none where there is no such call."""
+        """Number of bytes that one call of the system has read: 0 where it has no such call."""
         return 0
 
     def read(self, begin: int, end: int) -> bytearray:
@@ -194,15 +194,15 @@ def writing_fault(name: str, error: OSError) -> EnvironmentFault:
 
 def is_file(path: Path) -> bool:
     """Whether a path that a file gave leads to an ordinary file; a name that no system takes leads to none."""
-    return _is(path.is_file)
+    return _answer(path.is_file)
 
 
 def is_folder(path: Path) -> bool:
     """Whether a path that a file gave leads to a folder; a name that no system takes leads to none."""
-    return _is(path.is_dir)
+    return _answer(path.is_dir)
 
 
-def _is(question: Callable[[], bool]) -> bool:
+def _answer(question: Callable[[], bool]) -> bool:
     """The answer to a question of pathlib's, which raises `OSError` for names that are too long."""
     try:
         return question()

@@ -1,4 +1,4 @@
-"""What a safetensors header says: tensors, and what is wrong with them."""
+"""The content of a safetensors header: tensors, and its faults."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,9 +34,9 @@ _tensor_of = partial(tuple.__new__, Tensor)
 
 @dataclass(frozen=True, slots=True)
 class HeaderFault:
-    """What is wrong with a header; `tensor` is empty when no single tensor is to blame.
+    """A fault of a header; `tensor` is empty when no single tensor is to blame.
 
-    With `hides_data` the tensor's bytes are others' as well, or past the end of the file: they are not to be read.
+    With `hides_data` the tensor's bytes overlap another's, or lie past the end of the file: they must not be read.
     """
 
     problem: str
@@ -75,12 +75,12 @@ class Header:
 
     @cached_property
     def unreadable(self) -> set[str]:
-        """Tensors whose bytes are not to be read. What is left are at most as many bytes as the file has."""
+        """Tensors whose bytes must not be read. All others together have at most as many bytes as the file."""
         return {fault.tensor for fault in self.faults if fault.hides_data}
 
     @property
     def data_end(self) -> int:
-        """Where the file should end."""
+        """Offset at which the file should end."""
         return max(self.ends, default=self.data_start)
 
     @property

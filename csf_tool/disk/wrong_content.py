@@ -1,11 +1,11 @@
-"""What a file is when it is not what its name says: a pointer, a web page, an error message, another format."""
+"""Recognising files that are not what their names say: a pointer, a web page, an error message, another format."""
 
 import re
 
 from csf_tool.codes import Code, Finding
 
 HEAD_BYTES = 512
-"""How much of a file's start is looked at."""
+"""Bytes of a file's start that are looked at."""
 
 JSON = "JSON"
 SAFETENSORS = "a safetensors file"
@@ -22,11 +22,11 @@ _FORMATS = {
     b"\x28\xb5\x2f\xfd": "zstd-compressed",
     b"\x89HDF": "an HDF5 file",
 }
-"""First bytes of what is found under such names."""
+"""Formats that are found under such names, by their first bytes."""
 
 
 def wrong_content(head: bytes, wanted: str) -> Finding | None:
-    """What a file is whose first bytes are `head`, and what to do; None if it may well be what is `wanted`.
+    """The content of a file whose first bytes are `head`, and the remedy; None if it may well be what is `wanted`.
 
     Only for files that cannot be read as what they should be: a good one may begin with any bytes.
     """
@@ -38,14 +38,14 @@ def wrong_content(head: bytes, wanted: str) -> Finding | None:
         if head.startswith(magic):
             return Finding(f"is {title}, not {wanted}", Code.OTHER_FORMAT)
     if len(head) >= 8 and not any(head):
-        said = "begins with zeros: a download made room for it and never filled it; download it again"
-        return Finding(said, Code.NEVER_FILLED)
+        problem = "begins with zeros: a download made room for it and never filled it; download it again"
+        return Finding(problem, Code.NEVER_FILLED)
     message = _text(head, wanted)
     return Finding(message, Code.SAVED_MESSAGE) if message else None
 
 
 def _pointer(head: bytes) -> str | None:
-    """What a git-LFS or Xet pointer promises."""
+    """A git-LFS or Xet pointer, with what it promises."""
     lines = head.decode("ascii", "replace").splitlines()
     if head.startswith(_LFS_POINTER):
         fields = dict(line.split(" ", 1) for line in lines if " " in line)

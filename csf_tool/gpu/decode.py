@@ -1,4 +1,4 @@
-"""What the kernel that decodes takes of a stack, and its launch. Another kernel means another such module."""
+"""The decode kernel's tables of a stack, and its launch. Another kernel means another such module."""
 
 import math
 from dataclasses import dataclass, replace
@@ -30,13 +30,13 @@ class DecodeTables:
     rest: torch.Tensor
     """All other exceptions, in order: int32 `[n]`, `value << 24 | position in the plane`."""
     piece_starts: torch.Tensor
-    """Where in `rest` those of each piece of the row-major planes begin: int32 `[experts * pieces + 1]`."""
+    """Index in `rest` at which each piece of the row-major planes begins: int32 `[experts * pieces + 1]`."""
     block_starts: torch.Tensor
-    """Where in `rest` those of each block of 128 rows begin: int32 `[experts * blocks + 1]`."""
+    """Index in `rest` at which each block of 128 rows begins: int32 `[experts * blocks + 1]`."""
 
     @classmethod
     def of(cls, streams: CsfStreams, *, reused: bool) -> "DecodeTables":
-        """The tables of streams that are without a fault. It makes one small copy to the device, and does not wait.
+        """The tables of checked streams. Makes one small copy to the device, and does not wait.
 
         `reused`: the stack will be decoded many times, so that leads pay where they make that faster.
         """
@@ -57,7 +57,7 @@ class DecodeTables:
         )
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """All that is on the device."""
+        """All tensors on the device."""
         return self.fixed, self.leads, self.rest, self.piece_starts, self.block_starts
 
     def to(self, device: torch.device | str, *, non_blocking: bool) -> "DecodeTables":
@@ -95,7 +95,7 @@ def _aligned(tensor: torch.Tensor) -> torch.Tensor:
 def _split_leads(
     words: torch.Tensor, plane: torch.Tensor, experts: int, groups: int, group: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The table of leads, and words and planes of the exceptions that are none."""
+    """The table of leads, then words and planes of all other exceptions."""
     key = plane * groups + (words & formats.POSITION_MASK) // group
     is_lead = torch.ones_like(key, dtype=torch.bool)
     is_lead[1:] = key[1:] != key[:-1]
@@ -107,7 +107,7 @@ def _split_leads(
 
 
 def _starts(plane: torch.Tensor, position: torch.Tensor, experts: int, scales: int, size: int) -> torch.Tensor:
-    """Where the sorted exceptions of each `size` scales of each plane begin: int32, with the end as last."""
+    """Index of the first sorted exception of each `size` scales of each plane: int32, with the end as last."""
     parts = -(-scales // size)
     part = plane * parts + position // size
     return torch.searchsorted(part, torch.arange(experts * parts + 1, device=part.device), out_int32=True)

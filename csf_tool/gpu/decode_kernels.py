@@ -25,7 +25,7 @@ EXPERT_BLOCK = 32
 """Experts that a routed program looks at: a lane of a warp each, so finding the active ones takes no barrier."""
 
 ALL_BITS = tl.constexpr(0xFFFFFFFF)
-"""Of a uint32. `x ^ ALL_BITS` is `~x`, which the interpreters of triton 3.6 and 3.7 refuse for unsigned numbers."""
+"""All bits of a uint32: `x ^ ALL_BITS` is `~x`, which triton 3.6 and 3.7 do not interpret for unsigned numbers."""
 
 NO_LEAD = 255
 """Position in the group that stands for "this group has no exception". Groups are smaller."""
@@ -74,7 +74,7 @@ def _bases(fixed, row, mask, SLAB_BYTES: tl.constexpr):
 
 @triton.jit
 def _codes_at(row, SLAB_BYTES: tl.constexpr, ROW_BYTES: tl.constexpr):
-    """Where in the fixed stream the codes of rows `row` begin."""
+    """Offset in the fixed stream of the codes of rows `row`."""
     return row // _SLAB_ROWS * SLAB_BYTES + _SLAB_ROWS + row % _SLAB_ROWS * ROW_BYTES
 
 

@@ -11,8 +11,8 @@ from csf_tool.gpu import encode_kernels
 from csf_tool.gpu.launching import INTERPRETED, launching_at, require_gpu
 from csf_tool.gpu.streams import CsfStreams, Exceptions, require_geometry
 
-# All rows of a program look again at their scales as long as one of them has to, so few share one; and a warp
-# alone waits for no other. The interpreter's cost is by program.
+# A program goes on until the last of its rows has a base, so it has few rows: one warp, which waits for no other.
+# The interpreter takes its time by the program, so there it has many.
 _ROWS_PER_PROGRAM = 512 if INTERPRETED else 32
 
 _UNITS_PER_PROGRAM = 512
@@ -22,7 +22,7 @@ _MAX_UNIT = 16
 """Most scales that a thread packs at once, read with one load."""
 
 _EXPECTED_SHARE = 1 / 32
-"""Exceptions for which there is room at first, as a share of the scales."""
+"""Exceptions that there is room for at first, as a share of the scales."""
 
 _WIDEST = 8
 """Most scales that are read as one integer while bases are sought: the scales must be aligned to it."""
@@ -34,17 +34,17 @@ _Shape = dict[str, int]
 
 
 class _QueuedExceptions:
-    """The exceptions of a stack while kernels write them: how many there are, only a wait can tell.
+    """Exceptions that kernels are still writing, when their number is not known yet.
 
-    They are written at once, to room for the share that checkpoints have, and once more where there are more. For
-    that it holds what the kernel reads, the dense scales and the marks of the first kernel.
+    They are written to room for the share that checkpoints have; where there are more, `wait` writes them again.
+    Until then the kernel's input is kept: the dense scales, and the marks of the first kernel.
     """
 
     def __init__(
         self, scales: torch.Tensor, masks: torch.Tensor, counts: torch.Tensor, totals: torch.Tensor, shape: _Shape
     ) -> None:
         self._marks = masks, counts
-        self._totals = totals  # read when asked for: pinned memory for a copy would cost more than all the kernels
+        self._totals = totals  # read by `wait`: pinned memory for an early copy would cost more than the kernels
         self._scales = scales
         self._shape = shape
         self._words = self._written(int(scales.numel() * _EXPECTED_SHARE))
@@ -59,7 +59,7 @@ class _QueuedExceptions:
         return Exceptions(self._words[:total], counts)
 
     def _written(self, room: int) -> torch.Tensor:
-        """The first `room` exceptions, int32 `[room]`, queued."""
+        """Queue the kernel that writes the first `room` exceptions, int32 `[room]`."""
         rows, row_units = self._shape["ROWS"], self._shape["ROW_UNITS"]
         words = self._scales.new_empty(room, dtype=torch.int32)
         grid = (_parts(rows * row_units, _UNITS_PER_PROGRAM), len(self._totals))
@@ -132,5 +132,5 @@ def _encode(fmt: CsfFormat, scales: torch.Tensor, experts: int, rows: int, cols:
 
 
 def _parts(size: int, part: int) -> int:
-    """How many parts of `part` make `size`, the last perhaps smaller. triton.cdiv takes 10 us, as long as a launch."""
+    """Number of parts of `part` in `size`, rounded up. triton.cdiv takes 10 us, as long as a launch."""
     return -(-size // part)

@@ -26,7 +26,7 @@ _SLAB_ROWS = tl.constexpr(formats.SLAB_ROWS)
 _POSITION_BITS = tl.constexpr(formats.POSITION_BITS)
 
 _SAMPLES = tl.constexpr(8)
-"""Scales of a row that say where to look first."""
+"""Scales of a row that are sampled to place the first look."""
 
 _LANES = tl.constexpr(512)
 """Counts that a program sums at once."""
@@ -43,7 +43,7 @@ def _popcount(x):
 
 @triton.jit
 def _below_lowest(x):
-    """How many bits of uint32 `x` are below its lowest set bit."""
+    """Number of bits of uint32 `x` below its lowest set bit."""
     return _popcount((x & ((x ^ ALL_BITS) + 1)) - 1).to(tl.int32)
 
 
@@ -126,7 +126,7 @@ def _best_window(digits, WINDOW: tl.constexpr, DIGITS: tl.constexpr):
 
 @triton.jit
 def _first_look(scales, row, mask, COLS: tl.constexpr, WINDOW: tl.constexpr):
-    """Where to look first: so that the middle window is around the mean of some of the row's scales."""
+    """The first value of the first look, whose middle window lies around the mean of some of the row's scales."""
     total = tl.zeros_like(row)
     lowest, highest = total + 255, total
     for n in tl.static_range(_SAMPLES):
@@ -141,7 +141,7 @@ def _first_look(scales, row, mask, COLS: tl.constexpr, WINDOW: tl.constexpr):
 def _find_bases(
     scales, row, mask, COLS: tl.constexpr, WINDOW: tl.constexpr, DIGITS: tl.constexpr, SCALES: tl.constexpr
 ):
-    """The base of each row. All rows look again as long as one of them has to."""
+    """The base of each row. The looks go on until no row needs another one."""
     STEP: tl.constexpr = 31 - WINDOW  # windows of a look
     LAST: tl.constexpr = 256 - WINDOW  # the highest base
     first = _first_look(scales, row, mask, COLS, WINDOW)
@@ -160,7 +160,7 @@ def _find_bases(
         up = (upper > best) & (highest <= LAST - STEP)
         lowest = tl.where(down, tl.maximum(lowest - STEP, 0), lowest)
         highest = tl.where(up & ~down, tl.minimum(highest + STEP, LAST), highest)
-        first = tl.where(down, lowest, highest)  # a row that is done looks again at what it knows
+        first = tl.where(down, lowest, highest)  # a row that is done repeats a look
         looking = tl.max((mask & (down | up)).to(tl.int32), 0) > 0
     return base
 
@@ -285,9 +285,9 @@ def write_exceptions(
     scales += plane * (ROWS * COLS)
     position = unit // ROW_UNITS * COLS + unit % ROW_UNITS * UNIT
     for nth in range(tl.max(count, 0)):  # the nth exception of every unit
-        there = bits != 0
+        present = bits != 0
         place = position + _below_lowest(bits)
-        scale = tl.load(scales + place, mask=there, other=0).to(tl.uint32)
+        scale = tl.load(scales + place, mask=present, other=0).to(tl.uint32)
         word = (scale << _POSITION_BITS) | place.to(tl.uint32)
-        tl.store(exceptions + at + nth, word.to(tl.int32, bitcast=True), mask=there & (at + nth < room))
+        tl.store(exceptions + at + nth, word.to(tl.int32, bitcast=True), mask=present & (at + nth < room))
         bits &= bits - 1

@@ -1,4 +1,4 @@
-"""Where kernels may run, and the little that surrounds a launch."""
+"""Launching kernels: on which device, and one at a time where they are interpreted."""
 
 import threading
 from collections.abc import Iterator

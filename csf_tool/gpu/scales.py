@@ -23,7 +23,7 @@ from csf_tool.gpu.decode import DecodeTables
 from csf_tool.gpu.streams import CsfStreams
 
 DenseLayout = Literal["linear", "swizzled"]
-"""How dense scales lie in memory: row-major, or in the 128x4 layout of tensor cores."""
+"""Order of dense scales in memory: row-major, or in the 128x4 layout of tensor cores."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,14 +41,14 @@ class CsfScales:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of all tensors."""
         return self._tables.fixed.device
 
     @property
     def dense_dtype(self) -> torch.dtype:
         """The dtype of the dense scales."""
-        found: torch.dtype = getattr(torch, DTYPES[self.format.dense_dtype].torch)
-        return found
+        dtype: torch.dtype = getattr(torch, DTYPES[self.format.dense_dtype].torch)
+        return dtype
 
     @property
     def nbytes(self) -> int:
@@ -162,7 +162,7 @@ def prepare_csf_scales(
     validate: bool = True,
     reused: bool = True,
 ) -> CsfScales:
-    """Prepare a stack whose streams are concatenated already: what the other prepare functions come down to.
+    """Prepare a stack whose streams are concatenated already: the function behind the other prepare functions.
 
     With neither `validate` nor `reused`, it makes one small copy to the device and never waits for it, so a
     loader can queue batches: streams from pinned memory, this, decompress, copy back.
@@ -189,7 +189,7 @@ def prepare_csf_scales(
 
 
 def prepared(streams: CsfStreams, *, reused: bool = True) -> CsfScales:
-    """A stack whose streams are without a fault, ready to be decompressed: once, or as often as its layer runs."""
+    """A stack of checked streams, ready to be decompressed: once, or, `reused`, as often as its layer runs."""
     tables = DecodeTables.of(streams, reused=reused)
     return CsfScales(streams.format, streams.experts, streams.rows, streams.cols, tables)
 
@@ -240,7 +240,7 @@ def decompress_csf_scales(
     expert_start: torch.Tensor | None = None,
     layout: DenseLayout = "linear",
 ) -> torch.Tensor:
-    """The dense scales of a stack of either format: what the other decompress functions come down to."""
+    """The dense scales of a stack of either format: the function behind the other decompress functions."""
     _require_scales(scales)
     shape = scales.dense_shape(layout)
     size = scales.workspace_bytes(layout)

@@ -27,7 +27,7 @@ class RowStreams:
     codes: torch.Tensor
     """Packed codes: uint8 `[experts, rows, row bytes]`."""
     expert: torch.Tensor
-    """Where each exception lies, in order: int64 `[n]`, as `row` and `col`."""
+    """Plane of each exception, in order: int64 `[n]`, as its `row` and `col`."""
     row: torch.Tensor
     col: torch.Tensor
     value: torch.Tensor
@@ -40,7 +40,7 @@ class RowStreams:
 
     @classmethod
     def of(cls, streams: CsfStreams) -> "RowStreams":
-        """The streams of a stack, which are without a fault."""
+        """The rows of checked streams."""
         words = streams.words
         position = (words & formats.POSITION_MASK).to(torch.int64)
         return cls(

@@ -15,13 +15,13 @@ class Exceptions(NamedTuple):
     """The exceptions of a stack."""
 
     words: torch.Tensor
-    """Those of all planes, plane after plane: int32 `[n]`, the bits of the format's uint32."""
+    """Exception words, plane after plane: int32 `[n]`, the bits of the format's uint32."""
     counts: Sequence[int]
-    """How many each plane has."""
+    """Number of exceptions of each plane."""
 
 
 class QueuedExceptions(Protocol):
-    """Exceptions that a device is still writing, when nobody knows yet how many there are."""
+    """Exceptions that a device is still writing, when their number is not known yet."""
 
     def wait(self) -> Exceptions:
         """The exceptions, once the device is done."""
@@ -30,9 +30,8 @@ class QueuedExceptions(Protocol):
 class CsfStreams:
     """The streams of a stack, on one device.
 
-    An encoder only queues work on the current stream: the first look at `ends`, `counts`, `exceptions` or `planes`,
-    on the same stream, waits for it, so several stacks can be queued before. Until then the dense scales must stay
-    as they are.
+    An encoder only queues its work on the current stream, so several stacks can be queued. The first use of `ends`,
+    `counts`, `exceptions` or `planes`, on the same stream, waits for it; until then the dense scales must not change.
 
     They are what `prepare_csf_scales` takes: `prepare_csf_scales(s.format, s.fixed, s.exceptions, s.counts,
     rows=s.rows, cols=s.cols, validate=False)`.
@@ -52,7 +51,7 @@ class CsfStreams:
     def of(
         cls, fmt: CsfFormat, fixed: torch.Tensor, exceptions: torch.Tensor, counts: Sequence[int], rows: int, cols: int
     ) -> "CsfStreams":
-        """Streams of the right sizes. What is in them is not looked at: see `check`.
+        """Streams whose sizes are right; `check` looks at what is in them.
 
         Raises:
             ValueError: the format has no such planes, or the tensors do not fit together.
@@ -72,28 +71,28 @@ class CsfStreams:
 
     @property
     def experts(self) -> int:
-        """How many planes there are."""
+        """Number of planes."""
         return self.fixed.shape[0]
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of all streams."""
         return self.fixed.device
 
     def _known(self) -> Exceptions:
-        """The exceptions, waited for if need be. Then what they are made from is let go."""
+        """The exceptions, waited for if need be; what they were made from is released then."""
         if not isinstance(self._exceptions, Exceptions):
             self._exceptions = self._exceptions.wait()
         return self._exceptions
 
     @property
     def counts(self) -> list[int]:
-        """How many exceptions each plane has."""
+        """Number of exceptions of each plane."""
         return list(self._known().counts)
 
     @property
     def ends(self) -> list[int]:
-        """How many exceptions there are up to and with each plane."""
+        """End of each plane's exceptions in `words`."""
         return list(accumulate(self.counts))
 
     @property
@@ -127,7 +126,7 @@ class CsfStreams:
         return torch.repeat_interleave(planes, per_plane, output_size=len(words))
 
     def check(self) -> None:
-        """Check them against the rules of the format, but for one: exceptions that a window covers decode all the same.
+        """Check the rules of the format that decoding relies on; it does not on exceptions being outside their window.
 
         Raises:
             ValueError: they break a rule. The message names plane and rule.

@@ -1,4 +1,4 @@
-"""One buffer of dense scales that all stacks of a model take turns in."""
+"""One buffer of dense scales, shared by all stacks of a model in turn."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What errors of the Hub mean, each as one line with its remedy; and retries of those that may pass."""
+"""Errors of the Hub, each as one line with its remedy; and retries of those that may pass."""
 
 import re
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _RETRIED = {408, 429, 500, 502, 503, 504}
 
 
 class WrongLength(Exception):
-    """Raised when a body is not as long as it must be: the next may be."""
+    """Raised when a body is not as long as it must be; a retry may get a whole one."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class HubRef:
 def with_retries(action: Callable[[], T], ref: HubRef, policy: RetryPolicy, sleep: Callable[[float], None]) -> T:
     """The result of `action`, which is retried while it fails in a way that may pass.
 
-    Not huggingface_hub's `http_backoff`, for its waits cannot be stopped, and as long as the server likes, and what
-    breaks off in the body is not retried. (In 1.0 it retries 503 alone, and knows no Retry-After.)
+    Not by huggingface_hub's `http_backoff`: its waits cannot be stopped and have no limit, and it does not retry
+    bodies that break off. (In 1.0 it retries 503 alone, and knows no Retry-After.)
 
     Raises:
         UsageError: there is no such repository, or no such revision of it.
@@ -118,8 +118,8 @@ def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
             f"{ref}: no whole answer in {count(tries, 'try')}, the last time: {_first_line(error)}: "
             f"check the network, the proxy and HF_ENDPOINT (now {ref.endpoint})"
         )
-    said = error.strerror if isinstance(error, OSError) else None
-    return EnvironmentFault(f"{ref}: cannot be fetched: {said or _first_line(error)}")
+    reason = error.strerror if isinstance(error, OSError) else None
+    return EnvironmentFault(f"{ref}: cannot be fetched: {reason or _first_line(error)}")
 
 
 def _refused(error: HfHubHTTPError, ref: HubRef, tries: int) -> CsfToolError:

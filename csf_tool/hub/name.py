@@ -1,4 +1,4 @@
-"""What a CHECKPOINT argument names: a path here, or a repository on the Hub."""
+"""Names of checkpoints as arguments: a path here, or a repository on the Hub."""
 
 import re
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class HubName:
 
 
 def find_source(argument: str, tell: Callable[[str], None]) -> "Path | HubRepo":
-    """The path, or the repository on the Hub, that an argument names; `tell` hears of one that could be both.
+    """The path, or the repository on the Hub, that an argument names; `tell` is told where it could be either.
 
     Raises:
         UsageError: there is nothing of that name, here or on the Hub.

@@ -39,14 +39,14 @@ AHEAD_BYTES = 32 << 20
 """Most bytes that a reader has fetched, or asked for, before they are read."""
 
 AHEAD_BLOCKS = 64
-"""Most requests that it has made for them."""
+"""Most requests for these bytes."""
 
 HEAD_BYTES = 64 << 10
-"""What is read of a file before its header's length is known: all of most small headers, little beside large ones."""
+"""Bytes of a file that are read before its header's length is known: enough for most small headers."""
 
 _REDIRECTS = 8
 _EXPIRED = {401, 403, 404, 410}
-"""What a storage answers when the signature in an address has run out."""
+"""HTTP statuses of a storage when the signature in an address has run out."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Ranges:
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="csf-tool-hub")
         self._lock = threading.Lock()
         self.cancel = CancelToken()
-        """Cancelled, what waits for a retry gives up: otherwise an interrupted process would wait for it."""
+        """Ends the waits for retries: otherwise an interrupted process would go on waiting."""
         self.bytes_fetched = 0
 
     def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
-        """Have `work` done beside others."""
+        """Run `work` in the pool that fetches ranges."""
         return self._pool.submit(work, *args)
 
     def fetch(self, file: HubFile, begin: int, end: int) -> bytes:
@@ -115,7 +115,7 @@ class Ranges:
         raise EnvironmentFault(f"{self._ref}: {file.name}: redirected more than {_REDIRECTS} times")
 
     def _get(self, url: str, begin: int, end: int) -> AbstractContextManager[Any]:
-        """The open answer to a request for a range. Only the Hub itself is told who asks."""
+        """The open answer to a request for a range. The user's token goes to the Hub alone, not to storages."""
         is_hub = urlsplit(url)[:2] == urlsplit(self._ref.endpoint)[:2]
         headers = build_hf_headers(
             token=None if is_hub else False, library_name="csf-tool", library_version=__version__
@@ -132,12 +132,12 @@ class Ranges:
             constants.HUGGINGFACE_HEADER_X_LINKED_ETAG: file.sha256,
         }
         for header, wanted in expected.items():
-            found = response.headers.get(header)
-            if found is not None and wanted is not None and found.removeprefix("W/").strip('"') != wanted:
-                raise self._changed(file, f"{header} is {found}, the listing says {wanted}")
+            value = response.headers.get(header)
+            if value is not None and wanted is not None and value.removeprefix("W/").strip('"') != wanted:
+                raise self._changed(file, f"{header} is {value}, the listing says {wanted}")
 
     def _body(self, file: HubFile, response: Any, begin: int, end: int) -> bytes:
-        """The body of an answer, once its headers promise exactly the range. Of any other nothing is read."""
+        """The body of an answer whose headers promise exactly the range; no other body is read."""
         hf_raise_for_status(response)
         where, encoding = f"{self._ref}: {file.name}", response.headers.get("Content-Encoding", "identity")
         if response.status_code == 206:
@@ -156,11 +156,11 @@ class Ranges:
             raise EnvironmentFault(f"{where}: the answer is encoded as {encoding}, unasked")
         return _whole(response.iter_bytes(), end - begin)
 
-    def _check_range(self, file: HubFile, said: str, begin: int, end: int) -> None:
-        """Check what an answer says that it is a part of."""
-        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", said)
+    def _check_range(self, file: HubFile, content_range: str, begin: int, end: int) -> None:
+        """Check the Content-Range of an answer."""
+        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", content_range)
         if not match or (int(match[1]), int(match[2])) != (begin, end - 1):
-            asked = f"asked for bytes {begin}-{end - 1}, the answer is {said or 'no range'}"
+            asked = f"asked for bytes {begin}-{end - 1}, the answer is {content_range or 'no range'}"
             raise EnvironmentFault(f"{self._ref}: {file.name}: {asked}")
         if match[3] not in ("*", str(file.size)):
             raise self._changed(file, f"it is {match[3]} bytes now, it was listed with {file.size}")
@@ -170,7 +170,7 @@ class Ranges:
 
 
 def _whole(pieces: Iterator[bytes], nbytes: int) -> bytes:
-    """The pieces as one, if they are as long as they must be. Of what is longer no more is read."""
+    """The pieces joined, if they are `nbytes` together. Reading stops as soon as they are more."""
     data = bytearray()
     for piece in pieces:
         data += piece
@@ -214,7 +214,7 @@ class RemoteFile:
 
 
 class HubReader(Reader):
-    """Reads byte ranges of one file on the Hub. What it expects to be asked for it fetches ahead."""
+    """Reads byte ranges of one file on the Hub. Ranges that were announced (`expect`) are fetched ahead."""
 
     def __init__(self, remote: RemoteFile) -> None:
         self.name = remote.file.name
@@ -225,7 +225,7 @@ class HubReader(Reader):
         return _ReadAhead(ranges, lambda begin, end: self._ranges.submit(self._ranges.fetch, self._file, begin, end))
 
     def close(self) -> None:
-        """Forget what was fetched; what has not been asked for yet never is."""
+        """Forget what was fetched; what has not been requested yet never is."""
         self._ahead.close()
 
     def expect(self, ranges: list[tuple[int, int]]) -> None:
@@ -244,7 +244,7 @@ class HubReader(Reader):
             view, begin = view[len(part) :], begin + len(part)
 
     def chunks(self, begin: int, end: int) -> Iterator[memoryview]:
-        """See `Reader.chunks`; what was not expected is fetched ahead all the same."""
+        """See `Reader.chunks`; ranges that were not announced are fetched ahead, too."""
         if self._ahead.covers(begin) or end - begin <= BLOCK_BYTES:
             yield from super().chunks(begin, end)
             return
@@ -270,7 +270,7 @@ class HubReader(Reader):
 class _ReadAhead:
     """Blocks that cover some ranges, fetched in the order in which the ranges will be read.
 
-    A block that has been read stays until its room is needed, for what is read may be looked at twice.
+    A block that has been read stays until its room is needed: it may be read twice.
 
     Not one of fsspec's caches: they fetch one block ahead, in the order of the file, and all that lies between two
     ranges; or they want all ranges in memory at once.
@@ -324,7 +324,7 @@ class _ReadAhead:
 
     def _block(self, i: int) -> bytes:
         future = self._held.pop(i, None) or self._submit(*self._blocks[i])
-        self._held[i] = future  # now the last that would make room
+        self._held[i] = future  # last in order, so the last that is dropped
         self._ask_ahead()
         self._make_room(i)
         return future.result()
@@ -342,7 +342,7 @@ class _ReadAhead:
             self._next += 1
 
     def _make_room(self, current: int) -> None:
-        """Drop what has been read first; when ranges are read in quite another order, also what has not been."""
+        """Drop blocks that have been read; where ranges are read in quite another order, then others, too."""
         nbytes = sum(map(self._size, self._held))
         read = [i for i in self._held if self._unread[i] <= 0 and i != current]
         for i in [*read, *(i for i in self._held if i not in read and i != current)]:

@@ -39,7 +39,7 @@ _ROOT_DOCUMENTS = {*CONFIG_FILES, MANIFEST, CONTRACT, VERIFICATION}
 class HubRepo:
     """One commit of a repository on the Hub.
 
-    `root` is its snapshot in the cache, which holds what has been fetched; without `entries` that is all of it.
+    `root` is its snapshot in the cache, which holds what has been fetched; without `entries`, the whole checkpoint.
     `files` are those that the Hub lists, by name.
     """
 
@@ -81,8 +81,8 @@ class HubRepo:
             EnvironmentFault: one cannot be had.
         """
         wanted = [name for name in names if name in self.files and name not in self._remote and not self._is_here(name)]
-        found = self._together(lambda name: RemoteFile.with_head(self.files[name], self._ranges), wanted)
-        self._remote |= dict(zip(wanted, found, strict=True))
+        remote = self._in_parallel(lambda name: RemoteFile.with_head(self.files[name], self._ranges), wanted)
+        self._remote |= dict(zip(wanted, remote, strict=True))
 
     def stop(self) -> None:
         """Give up what is still being fetched."""
@@ -93,7 +93,7 @@ class HubRepo:
         return self._remote.get(name)
 
     def fetch_documents(self) -> None:
-        """Fetch the files that say what the checkpoint is into the cache."""
+        """Fetch the documents that say what the checkpoint is into the cache."""
         self._fetch(filter(_is_document, self.files))
 
     def fetch_side_files(self, shards: set[str], endings: set[str] | None = None) -> None:
@@ -115,10 +115,10 @@ class HubRepo:
             ref, wait = replace(self._ref, file=name), self._ranges.cancel.wait
             with_retries(lambda: api.hf_hub_download(repo_id, name, revision=commit), ref, RETRY_POLICY, wait)
 
-        self._together(fetch, [name for name in names if not self._is_here(name)])
+        self._in_parallel(fetch, [name for name in names if not self._is_here(name)])
 
-    def _together(self, work: Callable[[str], T], names: list[str]) -> list[T]:
-        """Do `work` for several names at once. After a failure, or an interrupt, it begins for no more of them."""
+    def _in_parallel(self, work: Callable[[str], T], names: list[str]) -> list[T]:
+        """Do `work` for several names at once. After a failure or an interrupt, no more of it begins."""
         futures = [self._ranges.submit(work, name) for name in names]
         try:
             return [future.result() for future in futures]
@@ -128,9 +128,9 @@ class HubRepo:
 
 
 def open_repo(name: HubName) -> HubRepo:
-    """The commit that a name stands for: from the cache where all of its checkpoint is there, else from the Hub.
+    """The commit that a name stands for: from the cache where its checkpoint is complete, else from the Hub.
 
-    All of it are the shards that index or manifest list, and what says how to read them; offline, the shards will do.
+    Complete are the shards that index or manifest list, and the files that say how to read them; offline, the shards.
 
     Raises:
         UsageError: there is no such repository or revision.
@@ -172,41 +172,41 @@ def _api() -> HfApi:
 
 
 def _be_quiet() -> None:
-    """Errors are told by csf-tool, once and in one line; so is progress."""
+    """Silence huggingface_hub: csf-tool itself reports errors, each in one line, and progress."""
     disable_progress_bars()
     if "HF_HUB_VERBOSITY" not in os.environ:
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def _snapshot(repo_id: str, commit: str) -> Path:
-    """Where the cache keeps a commit (https://huggingface.co/docs/huggingface_hub/guides/manage-cache)."""
+    """The folder in which the cache keeps a commit (https://huggingface.co/docs/huggingface_hub/guides/manage-cache)."""
     folder = "models--" + repo_id.replace("/", "--")
     return Path(constants.HF_HUB_CACHE).expanduser().absolute() / folder / "snapshots" / commit
 
 
 def _cached_snapshot(name: HubName) -> Path | None:
-    """The snapshot of a revision in the cache, if all of the checkpoint is there."""
+    """The snapshot of a revision in the cache, if the checkpoint is complete there."""
     for document in (MANIFEST, INDEX_NAME, *CONFIG_FILES, f"model{SHARD_SUFFIX}"):
-        found = try_to_load_from_cache(name.repo_id, document, revision=name.revision)
-        if isinstance(found, str):
-            return Path(found).parent if _is_whole(Path(found).parent) else None
+        path = try_to_load_from_cache(name.repo_id, document, revision=name.revision)
+        if isinstance(path, str):
+            return Path(path).parent if _is_complete(Path(path).parent) else None
     return None
 
 
-def _is_whole(root: Path) -> bool:
+def _is_complete(root: Path) -> bool:
     try:
-        shards, documents = _spoken_of(root)
+        shards, documents = _expected_files(root)
     except CheckpointError:
         return False
     wanted = shards if constants.HF_HUB_OFFLINE else shards + documents
     return bool(shards) and all((root / name).exists() for name in wanted)
 
 
-def _spoken_of(root: Path) -> tuple[list[str], list[str]]:
+def _expected_files(root: Path) -> tuple[list[str], list[str]]:
     """The shards that the manifest or the index of a snapshot lists (without either, those that are there).
 
-    Then the files beside them that say what they are, as far as these always go with such shards: an index with
-    those of a numbered set, for nothing else says that all are there.
+    Then the documents that always go with such shards: an index with a numbered set, for nothing else says that all
+    of it is there.
     """
     if (root / MANIFEST).exists():
         manifest = load_json(root / MANIFEST, MANIFEST)
@@ -221,7 +221,7 @@ def _spoken_of(root: Path) -> tuple[list[str], list[str]]:
 
 
 def _is_document(name: str) -> bool:
-    """Whether a file is one of those that say what a checkpoint is: a few megabytes beside its shards."""
+    """Whether a file is one of the documents that say what a checkpoint is: a few megabytes beside its shards."""
     folder, _, file = name.rpartition("/")
     if folder in ("", METADATA):
         return file in _ROOT_DOCUMENTS or file.endswith(INDEX_SUFFIX)

@@ -22,10 +22,10 @@ def numpy_dtype(tensor: LogicalTensor) -> np.dtype[Any]:
     Raises:
         UsageError: numpy has none, not even with ml_dtypes where that is installed.
     """
-    found = DTYPES.get(tensor.dtype)
-    if found and found.numpy:
-        return np.dtype(found.numpy)
-    if not found or not found.ml_dtypes:
+    known = DTYPES.get(tensor.dtype)
+    if known and known.numpy:
+        return np.dtype(known.numpy)
+    if not known or not known.ml_dtypes:
         raise UsageError(f"{escape(tensor.name)}: numpy has no dtype for {escape(tensor.dtype)}")
     try:
         ml_dtypes = importlib.import_module("ml_dtypes")
@@ -33,8 +33,8 @@ def numpy_dtype(tensor: LogicalTensor) -> np.dtype[Any]:
         raise UsageError(
             f"{escape(tensor.name)}: numpy has no dtype for {tensor.dtype}: install ml_dtypes, or open it for pt"
         ) from error
-    found_there: np.dtype[Any] = np.dtype(getattr(ml_dtypes, found.ml_dtypes))
-    return found_there
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, known.ml_dtypes))
+    return dtype
 
 
 class NumpyLoader:

@@ -12,11 +12,11 @@ from csf_tool.gpu.streams import CsfStreams
 from csf_tool.loading.staging import Transfer
 
 StackPlane = Plane | PlaneStreams
-"""A plane of a stack: where its streams are stored, or the streams themselves, of one that was encoded here."""
+"""A plane of a stack: stored as streams, or encoded here to streams in memory."""
 
 
 def room_for(planes: Sequence[StackPlane], device: torch.device) -> CsfStreams:
-    """Memory on a device for the streams of planes of one format and geometry."""
+    """Streams of planes of one format and geometry, in memory on a device that `fill` is to fill."""
     first = _plane_of(planes[0])
     fmt, rows, cols = first.fmt, first.rows, first.cols
     counts = [_exceptions_of(plane) for plane in planes]
@@ -25,8 +25,8 @@ def room_for(planes: Sequence[StackPlane], device: torch.device) -> CsfStreams:
     return CsfStreams.of(fmt, fixed, words, counts, rows, cols)
 
 
-def _plane_of(source: StackPlane) -> AnyPlane:
-    return source if isinstance(source, Plane) else source.plane
+def _plane_of(plane: StackPlane) -> AnyPlane:
+    return plane if isinstance(plane, Plane) else plane.plane
 
 
 def _exceptions_of(plane: StackPlane) -> int:
@@ -34,7 +34,7 @@ def _exceptions_of(plane: StackPlane) -> int:
 
 
 def fill(streams: CsfStreams, planes: Sequence[StackPlane]) -> Iterator[Transfer]:
-    """Put the planes that are here into their places, and give the transfers that bring those that are stored."""
+    """Copy encoded planes to their places, and yield the transfers that bring stored ones to theirs."""
     fixed, words = streams.fixed.view(-1), streams.words
     word_bytes = words.view(torch.uint8)
     fixed_bytes = len(fixed) // len(planes)
@@ -49,10 +49,10 @@ def fill(streams: CsfStreams, planes: Sequence[StackPlane]) -> Iterator[Transfer
 
 
 def check(streams: CsfStreams, planes: Sequence[StackPlane]) -> None:
-    """Check streams that were filled against the rules of the format, on their device.
+    """Check filled streams against the rules of the format, on their device.
 
     Raises:
-        StreamError: those of a stored plane break a rule. It is said in the CPU's words, which name tensor and place.
+        StreamError: a stored plane breaks a rule. The message is the CPU's, which names tensor and place.
         EnvironmentFault: the device finds a fault where the CPU finds none.
     """
     try:

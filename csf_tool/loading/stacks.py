@@ -93,26 +93,25 @@ def read_stack(
     wanted = _wanted(projection, order)
     if not 0 <= tp_rank < tp_size:
         raise UsageError(f"tp_rank {tp_rank} of tp_size {tp_size}: ranks count from 0")
-    found = opened(checkpoint)
-    on = torch_device(device)
-    planes = _layer_planes(found, layer)
-    stacks = [_stack_planes(found, planes, layer, each) for each in wanted]
+    checkpoint, target = opened(checkpoint), torch_device(device)
+    planes = _layer_planes(checkpoint, layer)
+    stacks = [_stack_planes(checkpoint, planes, layer, role) for role in wanted]
     for stack in stacks:
         _require_divisible(stack[0], tp_size)
-    with Readers() as readers, readers.unchanged(), Stager(on) as stager:
-        sources = [_sources(stack, readers, on) for stack in stacks]
-        streams = [room_for(each, on) for each in sources]
+    with Readers() as readers, readers.unchanged(), Stager(target) as stager:
+        sources = [_sources(stack, readers, target) for stack in stacks]
+        streams = [room_for(source, target) for source in sources]
         stager.run(chain.from_iterable(map(fill, streams, sources)))
     for i, source in enumerate(sources):
         check(streams[i], source)
     if len(streams) == tp_size == 1:
         return streams[0]
-    parts = [_cut(RowStreams.of(streams.pop(0)), stack[0], tp_rank, tp_size) for stack in stacks]  # frees them in turn
+    parts = [_cut(RowStreams.of(streams.pop(0)), stack[0], tp_rank, tp_size) for stack in stacks]  # frees each in turn
     try:
         return join_rows(parts, interleave=interleave).stack()
     except ValueError as fault:
         problem = f"layer {escape(layer)}: {FUSED}: {fault}"
-        raise CheckpointError(problem, Code.NO_STACK, str(found.path)) from fault
+        raise CheckpointError(problem, Code.NO_STACK, str(checkpoint.path)) from fault
 
 
 def first_gated_layer(checkpoint: Checkpoint) -> str:
@@ -129,7 +128,7 @@ def first_gated_layer(checkpoint: Checkpoint) -> str:
         group, role = expert_group_of(plane.name), role_of(projection_of(plane.name))
         if group and role:
             roles.setdefault(group, set()).add(role)
-    complete = [group for group, found in roles.items() if len(found) == len(Role)]
+    complete = [group for group, its_roles in roles.items() if len(its_roles) == len(Role)]
     if not complete:
         raise UsageError(
             f"{checkpoint.label}: has no layer with block scales of experts' gate, up and down projections"
@@ -138,7 +137,7 @@ def first_gated_layer(checkpoint: Checkpoint) -> str:
 
 
 def _sources(planes: Sequence[AnyPlane], readers: Readers, device: torch.device) -> list[StackPlane]:
-    """The planes, with those that are stored dense as streams in memory."""
+    """The planes of a stack; those that are stored dense are encoded to streams in memory."""
     encoder = make_encoder(str(device) if device.type == "cuda" else "cpu")
     encoded = encoder.encode(read_scales(readers, [plane for plane in planes if isinstance(plane, DensePlane)]))
     return [plane if isinstance(plane, Plane) else next(encoded).streams for plane in planes]
@@ -160,7 +159,7 @@ def _layer_planes(checkpoint: Checkpoint, layer: int | str) -> list[AnyPlane]:
     mark = f"{layer}."
     every: list[AnyPlane] = [*checkpoint.planes, *checkpoint.dense_planes]
     for plane in every:
-        if mark not in plane.name:  # a quick look before the thorough one
+        if mark not in plane.name:  # before the name is taken apart, which takes longer
             continue
         group = expert_group_of(plane.name)
         if group is None:
@@ -177,7 +176,7 @@ def _layer_planes(checkpoint: Checkpoint, layer: int | str) -> list[AnyPlane]:
 
 
 def _stack_planes(checkpoint: Checkpoint, planes: Sequence[AnyPlane], layer: int | str, role: Role) -> list[AnyPlane]:
-    """The planes of a projection in the order of the experts, all there and alike."""
+    """The planes of a projection in the order of the experts: one an expert, all of one format and geometry."""
     what = f"layer {escape(layer)}, {role}"
     by_expert = {expert_of(p.name): p for p in planes if role_of(projection_of(p.name)) is role}
     total = max(expert_of(p.name) or 0 for p in planes) + 1
@@ -206,7 +205,7 @@ def _require_divisible(plane: AnyPlane, tp_size: int) -> None:
 
 
 def _cut(streams: RowStreams, plane: AnyPlane, tp_rank: int, tp_size: int) -> RowStreams:
-    """What a rank has of a stack of planes like this one."""
+    """The part of a stack of planes like this one that is a rank's."""
     rows, cols, _ = share(plane, tp_size)
     if is_cut_by_columns(plane):
         return streams.take_columns(tp_rank * cols, (tp_rank + 1) * cols)

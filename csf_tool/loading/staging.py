@@ -1,4 +1,4 @@
-"""Stored bytes to where a device wants them: read by several threads, through a little pinned memory.
+"""Bringing stored tensors to a device: read by several threads, through a little pinned memory.
 
 A GPU copies from pinned memory at full rate and by itself. So two pinned slots take turns: while one is copied,
 the other is filled. In a slot, bytes are ordered by the buffer that they go to, so that the thousands of small
@@ -26,7 +26,7 @@ READ_THREADS = 8
 _SLOTS = 2
 _PIECE_BYTES = 4 << 20
 _ALONE_BYTES = 1 << 20
-"""Up to here one thread reads as fast as several, which must be woken first."""
+"""Most bytes that one thread reads as fast as several, which must be woken first."""
 
 
 class Transfer(NamedTuple):
@@ -60,8 +60,8 @@ class _Slot:
         if self._copied:
             self._copied.synchronize()
 
-    def copies_are_queued(self) -> None:
-        """Remember what there is to wait for."""
+    def record_copies(self) -> None:
+        """Record that its copies are queued: `wait` waits for them."""
         if self._copied:
             self._copied.record(torch.cuda.current_stream(self._device))
 
@@ -111,38 +111,38 @@ class Stager:
             EnvironmentFault: the system cannot read it, or it changed since its header was read.
         """
         try:
-            for load in _loads(transfers, self._slot_bytes):
+            for batch in _batches(transfers, self._slot_bytes):
                 if self._through_slots:
                     self._slots = self._slots or cycle([_Slot(self._slot_bytes, self._device) for _ in range(_SLOTS)])
-                    self._copy(load, next(self._slots))
+                    self._copy(batch, next(self._slots))
                 else:
-                    self._read_directly(load)
+                    self._read_directly(batch)
         finally:
-            self._close_files()  # every thread has its own of every shard: hundreds would stay open
+            self._close_files()  # each thread has opened every shard: hundreds would stay open
 
-    def _copy(self, load: list[_Piece], slot: _Slot) -> None:
+    def _copy(self, batch: list[_Piece], slot: _Slot) -> None:
         """Fill the slot, and queue its copies."""
-        rank = {id(piece.buffer): i for i, piece in enumerate(load)}
-        order = sorted(range(len(load)), key=lambda i: (rank[id(load[i].buffer)], load[i].at))
+        rank = {id(piece.buffer): i for i, piece in enumerate(batch)}
+        order = sorted(range(len(batch)), key=lambda i: (rank[id(batch[i].buffer)], batch[i].at))
         slot.wait()
         memory = slot.memory.numpy().data
-        places = [memory] * len(load)
+        places = [memory] * len(batch)
         at = 0
         for i in order:
-            places[i] = memory[at : at + load[i].nbytes]
-            at += load[i].nbytes
-        self._read(load, places)
+            places[i] = memory[at : at + batch[i].nbytes]
+            at += batch[i].nbytes
+        self._read(batch, places)
         at = 0
-        for run in runs((load[i] for i in order), _lands_after):
+        for run in runs((batch[i] for i in order), _lands_after):
             begin, end = run[0].at, run[-1].at + run[-1].nbytes
             run[0].buffer[begin:end].copy_(slot.memory[at : at + end - begin], non_blocking=True)
             at += end - begin
-        slot.copies_are_queued()
+        slot.record_copies()
 
-    def _read_directly(self, load: list[_Piece]) -> None:
+    def _read_directly(self, batch: list[_Piece]) -> None:
         """Read into the buffers themselves."""
-        views = {id(piece.buffer): piece.buffer.numpy().data for piece in load}
-        self._read(load, [views[id(piece.buffer)][piece.at : piece.at + piece.nbytes] for piece in load])
+        views = {id(piece.buffer): piece.buffer.numpy().data for piece in batch}
+        self._read(batch, [views[id(piece.buffer)][piece.at : piece.at + piece.nbytes] for piece in batch])
 
     def _read(self, pieces: list[_Piece], places: list[memoryview]) -> None:
         """Read pieces to their places in host memory, each thread a share of about as many bytes."""
@@ -170,22 +170,22 @@ def _is_stored_after(before: _Piece, piece: _Piece) -> bool:
     return before.shard is piece.shard and before.begin + before.nbytes == piece.begin
 
 
-def _loads(transfers: Iterable[Transfer], limit: int) -> Iterator[list[_Piece]]:
-    """The transfers in loads of at most `limit` bytes; large ones in pieces, for several threads to read."""
-    load: list[_Piece] = []
+def _batches(transfers: Iterable[Transfer], limit: int) -> Iterator[list[_Piece]]:
+    """The transfers in batches of at most `limit` bytes; large ones in pieces, for several threads to read."""
+    batch: list[_Piece] = []
     nbytes = 0
     for (shard, tensor), buffer, at in transfers:
         done = 0
         while done < tensor.nbytes:
             part = min(tensor.nbytes - done, limit - nbytes, _PIECE_BYTES)
-            load.append(_Piece(shard, tensor.begin + done, part, buffer, at + done))
+            batch.append(_Piece(shard, tensor.begin + done, part, buffer, at + done))
             done += part
             nbytes += part
             if nbytes == limit:
-                yield load
-                load, nbytes = [], 0
-    if load:
-        yield load
+                yield batch
+                batch, nbytes = [], 0
+    if batch:
+        yield batch
 
 
 def _lands_after(before: _Piece, piece: _Piece) -> bool:

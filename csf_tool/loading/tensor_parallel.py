@@ -1,4 +1,4 @@
-"""How the planes of experts are divided among tensor-parallel ranks.
+"""Dividing the planes of experts among tensor-parallel ranks.
 
 Every rank has a part of each expert. Of the projections into it, gate and up, a rank has some of the output
 features: rows of the weight and of its scales ("column-parallel" where weights are written transposed). Of the
@@ -25,7 +25,7 @@ class Share(NamedTuple):
 
 
 def share(plane: AnyPlane, tp: int) -> Share:
-    """What each of `tp` ranks has of a plane."""
+    """The share of a plane that each of `tp` ranks has."""
     by_columns = is_cut_by_columns(plane)
     whole, noun = (plane.cols, "columns") if by_columns else (plane.rows, "rows")
     rows, cols = (plane.rows, whole // tp) if by_columns else (whole // tp, plane.cols)

@@ -1,7 +1,8 @@
-"""Reading a checkpoint from Python as if it were dense: `safe_open`, `load_file` and `iter_tensors`.
+"""Reading the logical tensors of a checkpoint from Python: `safe_open`, `load_file` and `iter_tensors`.
 
 A checkpoint is a folder in either CSF layout, a dense one, or one safetensors file. Names, shapes and dtypes are
-those of the dense checkpoint; a plane is decoded when its scale is asked for. torch is imported only for "pt".
+those of the dense checkpoint that it stands for; a plane is decoded when its scale is asked for. torch is
+imported only for "pt".
 """
 
 import os
@@ -72,7 +73,7 @@ def _as_safetensors() -> Iterator[None]:
 
 
 class _Loader(Protocol[T]):
-    """What gives tensors of one framework."""
+    """Loads tensors of one framework."""
 
     def load(self, batch: Sequence[LogicalTensor]) -> list[T]:
         """The tensors."""
@@ -85,7 +86,7 @@ class _Loader(Protocol[T]):
 
 
 class safe_open(Generic[T]):
-    """`safetensors.safe_open` over a shard or a whole checkpoint, as if it were dense.
+    """`safetensors.safe_open` for the logical tensors of a shard or a whole checkpoint.
 
     Reading is by plain reads, never mmap: `backend` is taken for compatibility alone. Methods may be called from
     several threads. Errors are csf_tool's; those that safetensors would raise as SafetensorError or
@@ -156,20 +157,20 @@ class safe_open(Generic[T]):
             loader.close()
 
     def keys(self) -> list[str]:
-        """The dense names, sorted."""
+        """The names of the logical tensors, sorted."""
         return sorted(self._tensors)
 
     def offset_keys(self) -> list[str]:
-        """The dense names in the order in which they are stored; a scale stands where its fixed stream does."""
+        """The names in the order in which the tensors are stored; a scale stands where its fixed stream does."""
         return list(self._tensors)
 
     def metadata(self) -> dict[str, str] | None:
-        """The metadata of all shards together, without what says that they are CSF; None where there are none."""
+        """The metadata of all shards together, without CSF's own; None where there are none."""
         compressed = {plane.fixed.shard.name for plane in self._checkpoint.planes}
-        found: dict[str, str] = {}
+        metadata: dict[str, str] = {}
         for shard in self._checkpoint.shards:
-            found |= logical_metadata(shard) if shard.name in compressed else shard.header.metadata
-        return found or None
+            metadata |= logical_metadata(shard) if shard.name in compressed else shard.header.metadata
+        return metadata or None
 
     def get_tensor(self, name: str) -> T:
         """A tensor, its planes decoded.
@@ -184,10 +185,10 @@ class safe_open(Generic[T]):
 
     def get_tensors(self) -> dict[str, T]:
         """All tensors by name, in the order in which they are stored; raises as `get_tensor`."""
-        found: dict[str, T] = {}
-        for part in batches(self._tensors.values(), _nbytes, BATCH_BYTES):
-            found |= zip([tensor.name for tensor in part], self._load(part), strict=True)
-        return found
+        loaded: dict[str, T] = {}
+        for batch in batches(self._tensors.values(), _nbytes, BATCH_BYTES):
+            loaded |= zip([tensor.name for tensor in batch], self._load(batch), strict=True)
+        return loaded
 
     def get_slice(self, name: str) -> "TensorSlice[T]":
         """A tensor that is read when it is indexed.
@@ -198,9 +199,9 @@ class safe_open(Generic[T]):
         return TensorSlice(self, self._tensor(name))
 
     def _tensor(self, name: str) -> LogicalTensor:
-        if (found := self._tensors.get(name)) is None:
+        if (tensor := self._tensors.get(name)) is None:
             raise _Misused(f"{self._checkpoint.label}: has no tensor {escape(name)}")
-        return found
+        return tensor
 
     def _load(self, tensors: Sequence[LogicalTensor]) -> list[T]:
         with self._lock, _as_safetensors():
@@ -213,7 +214,7 @@ class safe_open(Generic[T]):
 
 
 class TensorSlice(Generic[T]):
-    """What `safe_open.get_slice` gives: shape and dtype at once, data when indexed.
+    """A tensor of `safe_open.get_slice`: shape and dtype at once, data when indexed.
 
     Indexing is that of the framework. Leading rows of a stored tensor are read alone; a plane is decoded whole.
     """
@@ -223,7 +224,7 @@ class TensorSlice(Generic[T]):
         self._tensor = tensor
 
     def get_shape(self) -> list[int]:
-        """The shape in the dense checkpoint's header."""
+        """The shape, as a dense checkpoint's header has it."""
         return list(self._tensor.shape)
 
     def get_dtype(self) -> str:
@@ -255,7 +256,7 @@ def _leading_rows(item: object, tensor: LogicalTensor) -> range | None:
 
 
 def _only_rows(tensor: LogicalTensor, rows: range) -> LogicalTensor:
-    """A stored tensor as if it had these rows alone."""
+    """Some rows of a stored tensor as a tensor of their own."""
     assert isinstance(tensor.source, Located)
     shard, stored = tensor.source
     row_bytes = tensor.nbytes // tensor.shape[0]
@@ -266,9 +267,9 @@ def _only_rows(tensor: LogicalTensor, rows: range) -> LogicalTensor:
 
 
 def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
-    """A checkpoint that is fit to be read, opened here unless it is already.
+    """A checkpoint whose tensors can be read, opened here unless it is open already.
 
-    Recipes in configs are not looked at: they say how to read, not what the bytes are.
+    Faults of configs are let pass: recipes say how to read, not what the bytes are.
 
     Raises:
         FileNotFoundError: there is nothing at the path. A UsageError, too.
@@ -282,10 +283,9 @@ def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
             raise _Missing(f"{path}: no such file or folder")
         with _as_safetensors():
             checkpoint = open_checkpoint(path)
-    found = [problem for problem in errors(checkpoint.problems) if problem.file not in CONFIG_FILES]
-    if found:
+    if faults := [problem for problem in errors(checkpoint.problems) if problem.file not in CONFIG_FILES]:
         hint = "; if the rest of it is in another shard, open the folder" if checkpoint.path.is_file() else ""
-        raise _Broken(f"cannot be loaded: {first_of(found)}{hint}", Code.FAULTY_SOURCE, checkpoint.label)
+        raise _Broken(f"cannot be loaded: {first_of(faults)}{hint}", Code.FAULTY_SOURCE, checkpoint.label)
     return checkpoint
 
 
@@ -310,7 +310,7 @@ def _torch_loader(device: "torch.device | str | int") -> "TorchLoader":
 def load_file(
     filename: str | os.PathLike[str], device: "torch.device | str | int" = "cpu"
 ) -> "dict[str, torch.Tensor]":
-    """All tensors of a shard or of a whole checkpoint by dense name, in the order in which they are stored.
+    """All logical tensors of a shard or of a whole checkpoint by name, in the order in which they are stored.
 
     As `safetensors.torch.load_file`. Raises as `iter_tensors`.
     """
@@ -324,7 +324,7 @@ def iter_tensors(
     names: Iterable[str] | None = None,
     batch: int = BATCH_BYTES,
 ) -> "Iterator[tuple[str, torch.Tensor]]":
-    """Dense name and torch tensor of everything in a checkpoint, in the order in which it is stored.
+    """Name and torch tensor of every logical tensor of a checkpoint, in the order in which they are stored.
 
     On a GPU, stored bytes go through 128 MiB of pinned memory, and the planes of a batch are decoded there, one launch
     for all of a geometry. Its compressed streams are released before its first tensor comes out.
@@ -332,7 +332,7 @@ def iter_tensors(
     Args:
         checkpoint: a folder, a file, or what `open_checkpoint` gave.
         device: where the tensors shall be.
-        names: the dense names wanted; all when None.
+        names: the tensors wanted; all when None.
         batch: dense bytes that are loaded together at most, unless one tensor is larger. Tensors of one dtype and
             shape in a batch share an allocation, which is released with the last of them.
 
@@ -342,12 +342,12 @@ def iter_tensors(
         CheckpointError: the checkpoint is broken or incomplete, or a plane breaks a rule of the format.
         EnvironmentFault: it cannot be read here, torch is not installed, or there is no such GPU.
     """
-    found = opened(checkpoint)
-    tensors = logical_tensors(found)
+    checkpoint = opened(checkpoint)
+    tensors = logical_tensors(checkpoint)
     if names is not None:
         wanted = set(names)
         for name in wanted - tensors.keys():
-            raise _Misused(f"{found.path}: has no tensor {escape(name)}")
+            raise _Misused(f"{checkpoint.path}: has no tensor {escape(name)}")
         tensors = {name: tensor for name, tensor in tensors.items() if name in wanted}
     return _loaded(_torch_loader(device), list(tensors.values()), batch)
 
@@ -357,5 +357,5 @@ def _loaded(
 ) -> "Iterator[tuple[str, torch.Tensor]]":
     with loader:
         for part in batches(tensors, _nbytes, batch):
-            # No name holds the tensors here: the caller's are the last.
+            # No variable here holds a tensor: it is freed once the caller lets go of it.
             yield from zip([tensor.name for tensor in part], loader.load(part), strict=True)

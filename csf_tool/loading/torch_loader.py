@@ -21,23 +21,23 @@ from csf_tool.loading.staging import Stager, Transfer
 from csf_tool.text import escape
 
 _Kind = tuple[str, tuple[int, ...], CsfFormat | None]
-"""Dtype and shape, and the format of what is decoded."""
+"""Dtype and shape, and the format of planes, which are decoded."""
 
 
 def torch_device(device: torch.device | str | int) -> torch.device:
-    """The device of that name, or the GPU of that number.
+    """The device of a name, or the GPU of a number.
 
     Raises:
-        UsageError: there is no such name.
+        UsageError: torch knows no device of that name.
         EnvironmentFault: it is a GPU that cannot be used here.
     """
     try:
-        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        target = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise UsageError(f"device {escape(device)}: torch knows none of that name") from error
-    if found.type == "cuda" and (reason := why_no_gpu(str(found))):
-        raise EnvironmentFault(f"device {found}: {reason}")
-    return found
+    if target.type == "cuda" and (reason := why_no_gpu(str(target))):
+        raise EnvironmentFault(f"device {target}: {reason}")
+    return target
 
 
 def empty_tensors(tensor: LogicalTensor, n: int, device: torch.device) -> torch.Tensor:
@@ -101,7 +101,7 @@ class TorchLoader:
             groups[tensor.dtype, tensor.shape, fmt].append(i)
         stored: list[Transfer] = []
         stacks: list[tuple[list[Plane], torch.Tensor]] = []
-        found: dict[int, torch.Tensor] = {}
+        loaded: dict[int, torch.Tensor] = {}
         for members in groups.values():
             whole = empty_tensors(batch[members[0]], len(members), self._direct)
             data = whole.view(-1).view(torch.uint8)
@@ -112,9 +112,9 @@ class TorchLoader:
             for row, source in enumerate(sources):
                 if not isinstance(source, Plane):
                     stored.append(Transfer(source, data, row * source.tensor.nbytes))
-            found |= zip(members, whole, strict=True)
+            loaded |= zip(members, whole, strict=True)
         self._fill(stored, stacks)
-        return [found[i].to(self._device) for i in range(len(batch))]
+        return [loaded[i].to(self._device) for i in range(len(batch))]
 
     def cut(self, whole: torch.Tensor, index: Any) -> torch.Tensor:
         """A part of a tensor, in memory of its own; the tensor itself when it is all of it."""

@@ -1,1 +1,1 @@
-"""What a checkpoint holds: sizes, planes, memory."""
+"""Looking into checkpoints: sizes, planes, memory."""

@@ -33,9 +33,9 @@ class Inspected:
     words: NDArray[np.uint32]
     """Exception words, `value << 24 | position`."""
     bases: NDArray[np.uint8]
-    """`[rows]`."""
+    """Row bases, `[rows]`."""
     scales: NDArray[np.uint8]
-    """`[rows, cols]`, exceptions applied."""
+    """Dense scales, `[rows, cols]`."""
     faults: list[StreamFault]
 
     @property
@@ -55,35 +55,35 @@ class Inspected:
 
     @cached_property
     def positions(self) -> NDArray[np.intp]:
-        """Where the exceptions lie: row * cols + col."""
+        """Positions of the exceptions: row * cols + col."""
         return (self.words & POSITION_MASK).astype(np.intp)
 
     @cached_property
     def is_exception(self) -> NDArray[np.bool_]:
-        """`[rows, cols]`."""
+        """Whether each scale is an exception: `[rows, cols]`."""
         mask = np.zeros(self.scales.size, np.bool_)
         mask[self.positions] = True
         return mask.reshape(self.scales.shape)
 
     @property
     def base_counts(self) -> NDArray[np.intp]:
-        """How many rows have each byte as their base: `[256]`."""
+        """Number of rows that have each byte as their base: `[256]`."""
         return np.bincount(self.bases, minlength=256)
 
     @property
     def byte_counts(self) -> NDArray[np.intp]:
-        """How many scales have each byte: `[256]`."""
+        """Number of scales that have each byte: `[256]`."""
         return np.bincount(self.scales.reshape(-1), minlength=256)
 
     @property
     def code_counts(self) -> NDArray[np.intp]:
-        """How many scales that are no exceptions have each code: `[window]`."""
+        """Number of scales, exceptions left out, that have each code: `[window]`."""
         codes = self.scales - self.bases[:, None]
         return np.bincount(codes[~self.is_exception], minlength=self.format.window)
 
     @property
     def distances(self) -> NDArray[np.intp]:
-        """How far each exception lies from its row's window: negative below it, positive above."""
+        """Distance of each exception from its row's window: negative below it, positive above."""
         value = self.scales.reshape(-1)[self.positions].astype(np.intp)
         low = self.bases[self.positions // self.cols].astype(np.intp)
         high = low + self.format.window - 1
@@ -101,12 +101,12 @@ class Inspected:
 
     @cached_property
     def values(self) -> NDArray[np.float64]:
-        """What the scales stand for: `[rows, cols]`."""
+        """Values of the scales: `[rows, cols]`."""
         return scale_values(self.format)[self.scales]
 
     @property
     def entropy_bytes(self) -> float:
-        """Bytes that an ideal coder of single scales would take, which knows how often each byte occurs."""
+        """Bytes that an ideal entropy coder of single scales would take."""
         share = self.byte_counts[self.byte_counts > 0] / self.scales.size
         return float(-(share * np.log2(share)).sum() * self.scales.size / 8)
 
@@ -125,10 +125,10 @@ def choose_planes(checkpoint: Checkpoint, pattern: str | None) -> list[Plane | D
     stream = parse_stream_name(pattern)
     wanted = stream.scale if stream else pattern
     named = [plane for plane in planes if wanted in (plane.name, *weight_names(plane.name))]
-    found = named or [p for p in planes if _matches(p.name, pattern)]
-    if not found:
+    chosen = named or [p for p in planes if _matches(p.name, pattern)]
+    if not chosen:
         raise UsageError(f"{checkpoint.label}: no plane is called {pattern!r}, as {planes[0].name!r} is")
-    return found
+    return chosen
 
 
 def _matches(scale: str, pattern: str) -> bool:

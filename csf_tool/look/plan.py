@@ -66,32 +66,32 @@ class Plan:
 
     @property
     def undivided(self) -> list[str]:
-        """What cannot be divided among the GPUs, and why."""
+        """Kinds of stacks that cannot be divided among the GPUs, and why."""
         return sorted({stack.undivided for stack in self.stacks if stack.undivided})
 
     @property
     def dense_bytes(self) -> int:
-        """Scales of the resident stacks when all are expanded."""
+        """Bytes of the resident stacks' scales when all are expanded."""
         return sum(stack.dense_bytes for stack in self.stacks[: self.resident])
 
     @property
     def compressed_bytes(self) -> int:
-        """Scales of the resident stacks when they are kept compressed, without the workspace."""
+        """Bytes of the resident stacks' scales when they are kept compressed, without the workspace."""
         return sum(stack.compressed_bytes for stack in self.stacks[: self.resident])
 
     @property
     def workspace_bytes(self) -> int:
-        """The dense scales of the largest resident stack."""
+        """Dense bytes of the largest resident stack."""
         return max((stack.dense_bytes for stack in self.stacks[: self.resident]), default=0)
 
     @property
     def saved_bytes(self) -> int:
-        """What keeping the scales compressed saves; negative where it costs."""
+        """Bytes that keeping the scales compressed saves; negative where it costs."""
         return self.dense_bytes - self.compressed_bytes - self.workspace_bytes
 
     @property
     def tensor_bytes(self) -> int:
-        """All other tensors beside the resident scales: the resident stacks' weights, and what is no stack."""
+        """Bytes of all other tensors: the resident stacks' weights, and what is no stack."""
         return self.other_bytes + sum(stack.weight_bytes for stack in self.stacks[: self.resident])
 
     @property
@@ -146,7 +146,7 @@ def _stacks_of(planes: Iterable[Plane]) -> list[list[Plane]]:
 
 
 def _running_order(group: tuple[str, str, CsfFormat, int, int]) -> tuple[object, ...]:
-    """Layer by layer, and within one as the layer runs: what leads out of the experts comes last."""
+    """Sort key: layer by layer, and within a layer in the order of running, with the down projection last."""
     module, kind, fmt, rows, cols = group
     return natural_key(module), role_of(kind) is Role.DOWN, kind, fmt.name, rows, cols
 

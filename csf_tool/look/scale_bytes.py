@@ -1,4 +1,4 @@
-"""What byte values the block scales have, layer by layer. Odd ones are data like any other: nothing changes them."""
+"""Byte values of the block scales, layer by layer. Odd ones are data like any other: nothing changes them."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -33,14 +33,14 @@ class LayerFormat(NamedTuple):
 
 @dataclass
 class ByteCounts:
-    """How often each byte value occurs: `by_value[256]`."""
+    """Number of scales that have each byte value: `by_value[256]`."""
 
     by_value: NDArray[np.int64]
     fmt: CsfFormat
 
     @property
     def scales(self) -> int:
-        """All scales."""
+        """Number of scales."""
         return int(self.by_value.sum())
 
     @property
@@ -76,7 +76,7 @@ class _ShardPlanes:
 
     @property
     def all(self) -> Iterator[Plane | DensePlane]:
-        """Both."""
+        """All planes, the compressed ones first."""
         yield from self.csf
         yield from self.dense
 
@@ -93,21 +93,21 @@ def count_scale_bytes(checkpoint: Checkpoint, decoder: Decoder, progress: Progre
     for dense in checkpoint.dense_planes:
         shards[dense.scale.shard.name].dense.append(dense)
     shared, cancel = SharedProgress(progress), CancelToken(checkpoint.stop_fetching)
-    shared.start("count", sum(plane.rows * plane.cols for some in shards.values() for plane in some.all))
-    found: dict[LayerFormat, NDArray[np.int64]] = defaultdict(lambda: np.zeros(_VALUES, np.int64))
+    shared.start("count", sum(plane.dense_bytes for shard in shards.values() for plane in shard.all))
+    counts: dict[LayerFormat, NDArray[np.int64]] = defaultdict(lambda: np.zeros(_VALUES, np.int64))
     problems: list[Problem] = []
 
     def add(_: _ShardPlanes, counter: _Counter) -> None:
         for group, by_value in counter.counts.items():
-            found[group] += by_value
+            counts[group] += by_value
         problems.extend(counter.problems)
 
     on_bytes = cancel.checked(shared.advance)
     with local_executor(jobs) as pool:
         run_jobs(shards.values(), lambda shard: _Counter(shard, on_bytes).run(decoder), add, pool, cancel)
-    groups = sorted(found, key=lambda group: (natural_key(group.layer), group.fmt.name))
+    groups = sorted(counts, key=lambda group: (natural_key(group.layer), group.fmt.name))
     problems.sort(key=lambda problem: (problem.file, problem.tensor))
-    return ScaleBytes({group: ByteCounts(found[group], group.fmt) for group in groups}, problems)
+    return ScaleBytes({group: ByteCounts(counts[group], group.fmt) for group in groups}, problems)
 
 
 class _Counter:

@@ -1,4 +1,4 @@
-"""stats: what a checkpoint's headers say of its block scales, compressed against dense."""
+"""stats: sizes of the block scales, compressed against dense, by a checkpoint's headers."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ class Totals:
         return self.fixed_bytes + self.exception_bytes
 
     def add(self, other: "Totals") -> None:
-        """Count what `other` has counted as well."""
+        """Add the sums of `other`."""
         self.planes += other.planes
         self.dense_bytes += other.dense_bytes
         self.fixed_bytes += other.fixed_bytes
@@ -53,7 +53,7 @@ class Projection(NamedTuple):
 
 
 _Group = tuple[str, str, str, int]
-"""What the planes of a finest group have in common: layer, shard, projection, and place in the table's `kinds`."""
+"""Layer, shard, projection, and index in the table's `kinds`: the planes that have all four in common are a group."""
 
 
 @dataclass
@@ -130,7 +130,7 @@ def _dense_groups(table: DenseTable) -> dict[_Group, Totals]:
 
 
 def _groups(table: PlaneTable | DenseTable, rows: list[int]) -> list[_Group]:
-    """The finest group of each plane; the tensors in `rows` say in which shard it lies."""
+    """The group of each plane; the tensors in `rows` say in which shard it lies."""
     shards = [table.stored.shards[row].name for row in rows]
     return list(zip(layers_of(table.names), shards, map(projection_of, table.names), table.kind_of, strict=True))
 

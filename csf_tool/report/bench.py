@@ -93,9 +93,9 @@ def bench_report(result: BenchResult) -> list[RenderableType]:
         f"Medians of {result.empty.repeats} CUDA-graph replays, in us a launch. Flushed: sets are rotated past the L2.",
     ]
     if result.source:
-        found = result.source
-        where = f"{escape(found.layer)} of {escape(found.checkpoint)}"
-        lines.append(f"The streams are those of {where}: {count(found.exceptions, 'exception')} in all.")
+        source = result.source
+        where = f"{escape(source.layer)} of {escape(source.checkpoint)}"
+        lines.append(f"The streams are those of {where}: {count(source.exceptions, 'exception')} in all.")
     for case in result.cases:
         lines += ["", _title(case), _case_table(case), *_notes(case)]
     if result.encode:
@@ -137,7 +137,7 @@ def _case_table(case: CaseResult) -> Table:
 
 
 def _notes(case: CaseResult) -> list[str]:
-    """What the table has no room for."""
+    """Lines on what the table has no room for."""
     rate = f"{case.floor.name}: {_floor_rate(case) / 1e12:.2f} TB/s"
     return [rate, *(f"{measure.name}: {measure.note}" for measure in (case.floor, *case.measures) if measure.note)]
 
@@ -186,5 +186,5 @@ def _us(microseconds: float) -> str:
 
 
 def _of_floor(measure: Measure, floor: Measure) -> float | None:
-    """How many times the floor, for what moves as many bytes as the floor does."""
+    """Ratio to the floor, for measures that move as many bytes as the floor does."""
     return round(measure.flushed.median_us / floor.flushed.median_us, 4) if measure.moves_all else None

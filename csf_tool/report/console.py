@@ -31,7 +31,7 @@ def print_err(*lines: RenderableType) -> None:
 
 
 def _console(*, stderr: bool = False) -> Console:
-    """A stream on which text is what it says: a name in a table may hold brackets or a colon on either side."""
+    """A console that prints text as it is: names may hold brackets or colons, which rich takes for markup or emoji."""
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
@@ -49,7 +49,7 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def problem_json(problem: Problem) -> dict[str, str]:
-    """What JSON documents have of a problem."""
+    """A problem as JSON documents have it."""
     return {"code": problem.code.value, "file": problem.file, "tensor": problem.tensor, "problem": problem.problem}
 
 

@@ -151,8 +151,8 @@ def bench_figure(result: "BenchResult") -> "Figure":
     decode, *products = figure.subplots(1 + len(stacks), 1, squeeze=False)[:, 0]
     _decode_bars(decode, result)
     for axes, name in zip(products, stacks, strict=True):
-        few = [gemm for gemm in result.gemms if gemm.stack.name == name and gemm.warm]
-        _product_bars(axes, name, few)
+        routed = [gemm for gemm in result.gemms if gemm.stack.name == name and gemm.warm]
+        _product_bars(axes, name, routed)
     return figure
 
 

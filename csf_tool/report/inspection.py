@@ -168,7 +168,7 @@ def _place(located: Located) -> str:
 
 
 def _sizes(plane: Inspected) -> Table:
-    """What it takes as CSF, dense, and at best."""
+    """Sizes of the plane as CSF, dense, and at best."""
     rows = {
         "dense": plane.dense_bytes,
         "CSF": plane.csf_bytes,
@@ -210,7 +210,7 @@ def _distance(plane: Inspected) -> str:
 
 
 def _gathered(what: str, counts: NDArray[np.intp]) -> str:
-    """Where the most exceptions are, beside what an even spread would give."""
+    """The rows or columns with the most exceptions, beside the average."""
     most = np.argsort(-counts, kind="stable")[:_PLACES]
     named = ", ".join(f"{i} ({counts[i]})" for i in most if counts[i])
     return f"{what} with the most: {named}; {counts.mean():.1f} on average, {np.count_nonzero(counts == 0):,} have none"
@@ -227,7 +227,7 @@ def _values(plane: Inspected) -> str:
 
 
 def _odd_values(plane: Inspected) -> dict[str, int]:
-    """How many scales are such as one does not expect."""
+    """Number of scales of each unexpected kind."""
     odd = {"zero": plane.values == 0, "negative": plane.values < 0, "NaN": np.isnan(plane.values)}
     return {what: int(np.count_nonzero(mask)) for what, mask in odd.items()}
 

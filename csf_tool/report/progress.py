@@ -1,4 +1,4 @@
-"""A progress bar on stderr: bytes, rate, time left. None when stderr is not a terminal."""
+"""A progress bar on stderr: bytes, rate, time left. Nothing where stderr is no terminal."""
 
 import sys
 import time

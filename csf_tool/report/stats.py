@@ -53,18 +53,18 @@ def stats_json(stats: Stats) -> dict[str, Any]:
 
 
 def _scale_bytes_json(found: "ScaleBytes") -> list[dict[str, Any]]:
-    """How many scales of each layer have which byte; values that none has are left out."""
+    """Number of scales of each layer that have each byte; bytes that none has are left out."""
     return [
         {
-            "layer": place.layer,
-            "format": place.fmt.name,
+            "layer": group.layer,
+            "format": group.fmt.name,
             "scales": counts.scales,
             "nan": counts.nan,
             "negative": counts.negative,
             "zero": counts.zero,
             "bytes": {f"0x{value:02x}": n for value, n in enumerate(counts.by_value.tolist()) if n},
         }
-        for place, counts in found.counts.items()
+        for group, counts in found.counts.items()
     ]
 
 
@@ -102,9 +102,9 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
 
 def _scale_bytes(found: "ScaleBytes") -> Table:
     result = table("layer", "format", "scales", "NaN", "negative", "zero bytes")
-    for place, counts in found.counts.items():
+    for group, counts in found.counts.items():
         numbers = counts.scales, counts.nan, counts.negative, counts.zero
-        result.add_row(escape(place.layer), place.fmt.title, *(f"{n:,}" for n in numbers))
+        result.add_row(escape(group.layer), group.fmt.title, *(f"{n:,}" for n in numbers))
     return result
 
 
@@ -136,7 +136,7 @@ def _summary(stats: Stats) -> Table:
 
 
 def _groups(stats: Stats, by: GroupBy) -> dict[str, Totals]:
-    """What the table has a row for."""
+    """The groups of the table's rows."""
     if by is GroupBy.LAYER:
         return stats.by_layer
     if by is GroupBy.SHARD:

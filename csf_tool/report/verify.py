@@ -59,23 +59,23 @@ def _check(check: Check) -> list[RenderableType]:
         (f"{check.status.value:<8}", _STYLES[check.status]),
         f"{looked_at:>9}  {escape(check.note)}",
     )
-    found = [(p, Status.FAILED) for p in check.failures] + [(p, Status.WARNING) for p in check.warnings]
+    problems = [(p, Status.FAILED) for p in check.failures] + [(p, Status.WARNING) for p in check.warnings]
     lines: list[RenderableType] = [head]
-    lines += [Text.assemble(("  ", ""), (str(p), _STYLES[status])) for p, status in found[:SHOWN_PROBLEMS]]
-    if len(found) > SHOWN_PROBLEMS:
-        lines.append(f"  ... and {len(found) - SHOWN_PROBLEMS} more; --json lists all")
+    lines += [Text.assemble(("  ", ""), (str(p), _STYLES[status])) for p, status in problems[:SHOWN_PROBLEMS]]
+    if len(problems) > SHOWN_PROBLEMS:
+        lines.append(f"  ... and {len(problems) - SHOWN_PROBLEMS} more; --json lists all")
     return lines
 
 
 def _last_line(verified: Verified) -> Text:
-    """Never a bare OK, but what was proved and what was not."""
+    """The verdict, with what was proved and what was not: never a bare OK."""
     proved = f" Proved: {'; '.join(verified.proved)}." if verified.proved else " Nothing was proved."
     unproved = f" Not proved: {'; '.join(verified.unproved)}." if verified.unproved else ""
     return Text.assemble(_verdict(verified), escape(proved), escape(unproved))
 
 
 def _verdict(verified: Verified) -> tuple[str, str]:
-    """What it comes to in a few words, and their style."""
+    """The verdict in a few words, and their style."""
     failed = [check.name for check in verified.checks if check.status is Status.FAILED]
     if failed:
         head, style = f"FAILED: {', '.join(failed)}.", "bold red"
@@ -87,7 +87,7 @@ def _verdict(verified: Verified) -> tuple[str, str]:
         head, style = "VERIFIED AS PUBLISHED; what the original was, nothing here says.", "green"
     else:
         head, style = "NO FAULT FOUND, which proves little: a zeroed stream is well-formed too.", "yellow"
-    checked, there = verified.shards
-    if checked < there:
-        head += f" Only {checked} of {there} shards were looked at."
+    checked, total = verified.shards
+    if checked < total:
+        head += f" Only {checked} of {total} shards were looked at."
     return head, style

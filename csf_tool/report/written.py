@@ -1,4 +1,4 @@
-"""What the reports of `expand`, `compress` and `convert` have in common."""
+"""The parts that the reports of `expand`, `compress` and `convert` have in common."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def written_json(written: Written) -> dict[str, Any]:
 
 
 def written_lines(written: Written) -> list[str]:
-    """Sentences on files that this run found there, and on what is still to be done."""
+    """Sentences on files that the run found in the destination, and on what is still to be done."""
     lines = []
     if written.resumed_shards:
         lines.append(f"{count(len(written.resumed_shards), 'shard')} of them had been finished by an earlier run.")
@@ -49,5 +49,5 @@ def complete_already(written: Written) -> list[RenderableType]:
 
 
 def rate(written: Written) -> str:
-    """How fast a run was."""
+    """Bytes written a second."""
     return f"{size(int(written.bytes_written / written.seconds))}/s" if written.seconds else "at once"

@@ -14,7 +14,7 @@ from csf_tool.coders.encoder import Encoder, make_encoder
 from csf_tool.errors import EnvironmentFault
 
 _RETRIES = 2
-"""How often a shard is tried again elsewhere after an error of a worker; a worker that dies costs no retry."""
+"""Most times that a shard is tried again after a worker's error; a worker that dies costs no retry."""
 
 _CONNECT_SECONDS = 20
 
@@ -49,7 +49,7 @@ class RemoteDecoder:
 
     @property
     def device(self) -> str:
-        """What the workers were asked for."""
+        """The device's name for reports, as the workers were asked for it."""
         return f"{self.name} of the cluster's workers"
 
     def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
@@ -65,7 +65,7 @@ class RemoteEncoder:
 
     @property
     def device(self) -> str:
-        """What the workers were asked for."""
+        """The device's name for reports, as the workers were asked for it."""
         return f"{self.name} of the cluster's workers"
 
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:

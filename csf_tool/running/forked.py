@@ -1,7 +1,7 @@
-"""Running jobs in forked workers: threads that read small pieces wait for one another's interpreter lock.
+"""Running jobs in forked workers, where threads that read small pieces would wait for the interpreter lock.
 
-Workers only read, and the task, the result and the progress are all that passes between them and this process. So
-they can be killed at any moment.
+Workers only read; task, result and progress are all that passes between them and their parent. So they can be killed
+at any moment.
 """
 
 import multiprocessing
@@ -25,20 +25,20 @@ from csf_tool.running.jobs import interrupts_deferred, run_jobs
 R = TypeVar("R")
 
 Work = Callable[[int, OnBytes], R]
-"""Does the task of a number, and reports bytes as they are done."""
+"""Does the task of a number, and reports the bytes it has processed."""
 
 _REPORT_BYTES = 16 << 20
-"""How much a worker does between two reports: each wakes the process that waits."""
+"""Bytes that a worker processes between two reports: each report wakes the parent."""
 
 _THREADS = Path("/proc/self/task")
-"""Where Linux lists this process's threads, those of libraries included."""
+"""The folder in which Linux lists this process's threads, those of libraries included."""
 
 _SEMAPHORES = Path("/dev/shm")
-"""Where Linux keeps what a process pool synchronises by."""
+"""The folder in which Linux keeps semaphores, which a process pool needs."""
 
 _work: Work[Any]
 _sending: "Connection[Any, Any]"
-"""What a worker does, and where it reports to: set in workers alone."""
+"""The work of a worker, and the pipe it reports to: set in forked workers alone."""
 
 
 def may_fork() -> bool:
@@ -51,9 +51,9 @@ def may_fork() -> bool:
 
 
 def run_forked(tasks: int, work: Work[R], done: Callable[[int, R], None], workers: int, on_bytes: OnBytes) -> None:
-    """Run `work` on the numbers of all tasks, `workers` at a time, in forked workers; else as `run_jobs` does.
+    """Run `work` on the numbers of all tasks, `workers` at a time, in forked workers; otherwise as `run_jobs`.
 
-    `on_bytes` is called in another thread. Only a process that `may_fork` can call this.
+    `on_bytes` is called in another thread. Only for a process that `may_fork`.
 
     Raises:
         EnvironmentFault: a worker was killed from outside.
@@ -89,7 +89,7 @@ def run_forked(tasks: int, work: Work[R], done: Callable[[int, R], None], worker
 
 
 def _listen(receiving: "Connection[Any, Any]", on_bytes: OnBytes) -> None:
-    """Pass on what workers report, until none of them, nor this process, can report any more."""
+    """Pass on the reports of workers, until every writing end of the pipe is closed."""
     with receiving, suppress(EOFError):
         while True:
             on_bytes(receiving.recv())

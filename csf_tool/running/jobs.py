@@ -16,11 +16,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MAX_DEFAULT_JOBS = 4
-"""Most jobs that are started unasked: more did not help on any disk that was measured (docs/performance.md)."""
+"""Most jobs by default: more did not help on any disk that was measured (docs/performance.md)."""
 
 
 def default_jobs() -> int:
-    """How many shards are worked on together unless the user says otherwise: one a core, up to a few."""
+    """Number of jobs at a time unless the user says otherwise: one a core, up to a few."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MAX_DEFAULT_JOBS)
 
@@ -35,8 +35,8 @@ def run_jobs(
 ) -> None:
     """Run `work` on every task. `done` gets each result, in this thread, in the order in which they finish.
 
-    When a job fails, or the user interrupts, `cancel` makes the running ones end, those that have not begun never
-    do, and the first error is raised once all have ended.
+    When a job fails, or the user interrupts, `cancel` ends the running ones, those that have not begun never do, and
+    the first error is raised once all have ended.
     """
     futures: dict[Future[R], T] = {}
     finished: SimpleQueue[Future[R]] = SimpleQueue()  # `as_completed` takes locks that an interrupt can leave taken
@@ -52,7 +52,7 @@ def run_jobs(
             future = finished.get()
             try:
                 result = future.result()
-            except Stopped as error:  # by the failure of another job, which is about to arrive
+            except Stopped as error:  # another job failed: its error is about to arrive
                 stopped = error
                 continue
             done(futures[future], result)
@@ -67,7 +67,7 @@ def run_jobs(
 
 
 def _cancelling(work: Callable[[T], R], cancel: CancelToken, task: T) -> R:
-    """Do a task in a thread. If it fails, the next one in this thread must not get anywhere before that is heard."""
+    """Do a task in a thread. If it fails, cancel at once: before the thread takes its next task."""
     try:
         return work(task)
     except BaseException:
@@ -77,7 +77,7 @@ def _cancelling(work: Callable[[T], R], cancel: CancelToken, task: T) -> R:
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of the block: inside `submit` it could leave the executor's own lock taken."""
+    """Hold Ctrl-C back until the block ends: inside `submit` it could leave the executor's own lock taken."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
