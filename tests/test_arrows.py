@@ -1,6 +1,7 @@
 """Imports point one way, as docs/architecture.md draws it."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import csf_tool
 
 PACKAGE = Path(csf_tool.__file__).parent
+PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 LAYERS = [
     {"codes"},
@@ -51,3 +53,10 @@ def test_nothing_is_imported_from_above(part: str) -> None:
     files = list((PACKAGE / part).rglob("*.py")) or [PACKAGE / f"{part}.py"]
     found = {(path.relative_to(PACKAGE).as_posix(), name) for path in files for name in imported(path) if name != part}
     assert {(path, name) for path, name in found if HEIGHTS[name] >= HEIGHTS[part]} == set()
+
+
+def test_the_page_draws_all_rooms_and_none_above_one_that_imports_it() -> None:
+    drawn = re.findall(r"^(\w+)/ ", PAGE.read_text(), re.MULTILINE)
+    assert set(drawn) == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    heights = [HEIGHTS[room] for room in drawn]
+    assert heights == sorted(heights, reverse=True)

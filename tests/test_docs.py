@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import typer
 
+import csf_tool
 from csf_tool.cli import app
 from csf_tool.codec import reference
 from csf_tool.codec.formats import NVFP4
@@ -18,6 +19,8 @@ from csf_tool.codec.formats import NVFP4
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "cli.md"
+ARCHITECTURE = DOCS / "architecture.md"
+PACKAGE = Path(csf_tool.__file__).parent
 
 
 def test_the_plane_in_the_format_document_is_one() -> None:
@@ -73,6 +76,21 @@ def test_every_command_shows_two_examples_that_it_takes(cli_reference: dict[str,
         assert len(examples) == 2, name
         known = {option for param in command.params for option in param.opts + param.secondary_opts}
         assert {word for line in examples for word in line.split() if word.startswith("-")} <= known, name
+
+
+@pytest.mark.parametrize("page", [ARCHITECTURE, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_every_path_that_a_page_for_contributors_names_exists(page: Path) -> None:
+    """Paths are those from the repository's root, or from the package's."""
+    named = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|md|sh|toml)|[\w.-]+(?:/[\w.-]+)+)`", page.read_text())
+    assert len(named) > 5
+    assert [path for path in named if not (ROOT / path).exists() and not (PACKAGE / path).exists()] == []
+
+
+def test_every_name_in_the_page_on_architecture_is_in_the_code() -> None:
+    code = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    words = set(re.findall(r"\w+", code))
+    named = re.findall(r"`([A-Za-z_][\w.]*)`", re.sub(r"`[^`]*[/-][^`]*`|`\w+\.py`", "", ARCHITECTURE.read_text()))
+    assert [name for name in named if not words.issuperset(name.split("."))] == []
 
 
 @pytest.mark.slow

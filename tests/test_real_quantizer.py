@@ -109,7 +109,7 @@ def test_the_library_dequantises_the_expanded_checkpoint_to_the_same_weights(
 def test_the_library_dequantises_what_safe_open_gives_it_to_the_same_weights(
     dense: tuple[str, Path], csf: Path
 ) -> None:
-    """Without an expanded file."""
+    """The library reads its tensors from `safe_open`; no expanded file is written."""
     fmt, folder = dense
     with csf_tool.safe_open(csf, "pt") as f:
         tensors = {name: f.get_tensor(name) for name in f.keys()}

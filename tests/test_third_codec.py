@@ -1,4 +1,4 @@
-"""What docs/architecture.md says of a further codec: one more format, what its bytes stand for, and files work.
+"""A codec added as docs/architecture.md says: a format, the values of its bytes, and all commands work on files.
 
 A format of 2-bit codes is added in a process of its own. The original's hashes, taken before it was compressed,
 prove what comes back.

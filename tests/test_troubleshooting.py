@@ -285,8 +285,8 @@ def anchors(text: str) -> list[str]:
     return re.findall(r'<a id="(.*?)"></a>', text)
 
 
-def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Code]]:
-    """A list that fills with every problem and error that is put into words from here on, and its code."""
+def recorded_faults(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Code]]:
+    """A list that fills with the words and the code of every problem and error that is shown from here on."""
     found: list[tuple[str, Code]] = []
 
     def record(cls: type[Problem | CsfToolError]) -> None:
@@ -306,7 +306,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Code]]:
 @pytest.mark.parametrize("message", MESSAGES)
 def test_the_message_is_what_a_user_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str) -> None:
     pattern = ".+".join(re.escape(part) for part in message.split("…"))
-    recorded = said(monkeypatch)
+    recorded = recorded_faults(monkeypatch)
     output = MESSAGES[message](tmp_path)
     assert re.search(pattern, output), output
     codes = {code.value for text, code in recorded if re.search(pattern, text)}

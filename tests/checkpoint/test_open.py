@@ -678,7 +678,7 @@ def test_an_exception_list_in_another_shard_of_a_container(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("indent", [None, 2, 3], ids=["as written", "indented", "an index that no text equals"])
 def test_streams_and_weights_in_different_shards(tmp_path: Path, indent: int | None) -> None:
-    """However the index is compared: as text, which looks into each shard by itself first, or name by name."""
+    """The same for an index compared as text, after each shard by itself, and name by name."""
     scale = Tensor("m.up_proj.weight_scale", "F8_E4M3", (16, 4), make_scales(16, 4, NVFP4, seed=1))
     weight = Tensor("m.up_proj.weight", "U8", (16, 32), bytes(512))
     held = {

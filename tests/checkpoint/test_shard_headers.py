@@ -1,4 +1,4 @@
-"""Opening shards with an index: whether it is compared as text or name by name, it is the same."""
+"""Opening shards with an index: the same checkpoint, whether the index is compared as text or name by name."""
 
 import json
 import os
@@ -95,7 +95,7 @@ def test_an_index_in_another_order_makes_no_difference(tmp_path: Path, name: str
 
 
 def test_a_warning_about_one_shard_hides_nothing_of_another(tmp_path: Path) -> None:
-    """Then none is taken as read without a fault, and what the index lists decides."""
+    """With a warning no shard counts as faultless, and the index decides which shards there are."""
     shards = of(NVFP4)()
     first, last = shard_name(1, SHARDS), shard_name(SHARDS, SHARDS)
     shards[first].append(Tensor("odd", "F99", (1,), b"x"))

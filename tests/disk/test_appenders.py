@@ -126,7 +126,7 @@ def test_a_system_that_writes_a_block_at_a_time(direct: Path, monkeypatch: pytes
 
 
 def test_a_disk_with_larger_blocks(direct: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It refuses the writes with EINVAL; then they go through the cache."""
+    """Direct writes are refused with EINVAL, and go through the cache from then on."""
     import fcntl
 
     real, data, refused = os.pwrite, os.urandom(3 * PIECE + 5), []
@@ -159,7 +159,7 @@ def test_a_full_disk_is_noticed_whenever_it_says_so(direct: Path, monkeypatch: p
 
 
 def test_nothing_is_written_once_the_file_is_given_up(direct: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its descriptor's number may be another file's by then."""
+    """The number of its descriptor may be another file's by then."""
     real, begun, log = os.pwrite, threading.Event(), []
 
     def pwrite(fd: int, piece: memoryview, begin: int) -> int:

@@ -32,7 +32,7 @@ def test_any_range_is_read(reader: RandomReader) -> None:
 
 @pytest.mark.parametrize("at_once", [None, 0, 1, 699, 2000])
 def test_one_range_to_many_places(reader: RandomReader, monkeypatch: pytest.MonkeyPatch, at_once: int | None) -> None:
-    """However much a call gives, and on systems without such a call."""
+    """The same bytes with calls that give only a part, and on systems without scattered reads."""
     if at_once is None:
         monkeypatch.delattr("os.preadv", raising=False)
     else:

@@ -84,7 +84,7 @@ def test_rows_of_every_shape(fmt: CsfFormat, values: list[int]) -> None:
 
 @pytest.mark.slow
 def test_rows_that_look_in_different_directions() -> None:
-    """Rows of one program: each finds its own best window while others still look."""
+    """Each row of a program finds its best window while others still look for theirs."""
     rows = [np.array(HARD_ROWS[name], np.uint8) for name in sorted(HARD_ROWS)]
     check(NVFP4, np.stack([rows[i % len(rows)] for i in range(16)])[None])
 
@@ -129,7 +129,7 @@ def test_streams_can_be_prepared_as_they_are() -> None:
 
 @pytest.mark.slow
 def test_more_exceptions_than_there_is_room_for_at_first() -> None:
-    """Two stacks are queued before the first is looked at."""
+    """Two stacks are queued before the first one's exceptions are asked for."""
     many, few = (on_device(random_scales(NVFP4, 2, 32, 24, share, seed=3)) for share in (0.9, 0.0))
     queued = [compress_nvfp4_scales(scales) for scales in (many, few)]
     assert queued[0].ends[-1] > 2 * 32 * 24 // 2
@@ -138,8 +138,8 @@ def test_more_exceptions_than_there_is_room_for_at_first() -> None:
     assert len(queued[1].exceptions) == 0
 
 
-def test_what_was_looked_at_holds_on_to_nothing() -> None:
-    """The dense scales and the marks of the kernels are let go: counts and exceptions are known."""
+def test_streams_whose_exceptions_are_known_hold_on_to_nothing_else() -> None:
+    """The dense scales and the kernels' marks are released."""
     dense = on_device(random_scales(NVFP4, 2, 32, 24, 0.9))
     of_dense = weakref.ref(dense)
     streams = compress_nvfp4_scales(dense)

@@ -74,7 +74,7 @@ def test_all_exceptions(decode: Backend, fmt: CsfFormat, cols: int, layout: Dens
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_ordinary_stack_with_a_wild_plane(decode: Backend, layout: DenseLayout) -> None:
+def test_a_stack_with_one_plane_of_many_exceptions(decode: Backend, layout: DenseLayout) -> None:
     """The stack's average decides whether there are leads; a plane far from it is still exact."""
     calm, wild = random_stack(NVFP4, 7, 48, 40, 0.0), all_exceptions(NVFP4, 1, 48, 40)
     scales = np.concatenate([calm.scales, wild.scales])

@@ -1,4 +1,4 @@
-"""The benchmark's streams of a real checkpoint: they are the samples', and what cannot be measured is refused."""
+"""The benchmark on a real checkpoint: its streams are the sample's, and stacks that cannot be measured are refused."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -135,7 +135,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("vector", [v for v in broken() if not v.decodable], ids=str)
 def test_broken_streams_are_refused(vector: Vector) -> None:
-    """The broken plane is the second; where its size is wrong, so is the first's."""
+    """The broken plane is the second of two. Where the fault is a size, both planes have it."""
     good = vector.fixed
     if vector.fixed.size == vector.fmt.fixed_bytes(vector.rows, vector.cols):
         good, _ = reference.encode(vector.fmt, np.zeros((vector.rows, vector.cols), np.uint8))

@@ -1,4 +1,4 @@
-"""The workspace that stacks take turns in."""
+"""The workspace that stacks share in turn."""
 
 import numpy as np
 import pytest

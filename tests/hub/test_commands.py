@@ -315,7 +315,7 @@ def test_room_for_the_shards_in_flight_is_asked_for(
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_an_interrupt_does_not_wait_for_the_next_try(hub: Hub, tmp_path: Path) -> None:
-    """The storage asks to wait for a minute: that is not waited for."""
+    """The storage asks for a wait of a minute, which an interrupt ends."""
     ready, waiting = threading.Event(), set()
 
     def refuse(request: Request) -> None:
@@ -338,7 +338,7 @@ def test_an_interrupt_does_not_wait_for_the_next_try(hub: Hub, tmp_path: Path) -
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("begin", ["bytes=0-", "bytes=6"])
 def test_an_interrupt_does_not_wait_while_headers_or_scales_are_fetched(hub: Hub, tmp_path: Path, begin: str) -> None:
-    """Nothing of `stats` is a run with a token of its own until it counts scales."""
+    """Before `stats` counts scales, no cancel token of a run exists that would stop the fetching."""
     ready = threading.Event()
 
     def refuse(request: Request) -> None:

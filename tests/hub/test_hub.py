@@ -129,7 +129,7 @@ def test_a_header_of_any_length(hub: Hub, tmp_path: Path, length: int) -> None:
     assert hub.sent() <= max(HEAD_BYTES, 8 + length)
 
 
-def test_a_dtype_that_nobody_names_is_spoken_of_there_as_here(hub: Hub, tmp_path: Path) -> None:
+def test_an_unknown_dtype_is_warned_of_on_the_hub_as_here(hub: Hub, tmp_path: Path) -> None:
     folder = tmp_path / "new"
     building.write_shard(folder / "model.safetensors", [building.Tensor("odd", "F99", (4,), b"abcd")])
     hub.add("org/new", folder)
@@ -267,7 +267,7 @@ def served(hub: Hub, tmp_path: Path) -> tuple[bytes, RemoteFile]:
 def test_reading_ahead_gives_the_bytes_and_asks_once(
     hub: Hub, served: tuple[bytes, RemoteFile], monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
-    """With blocks and room as small as they are beside a real shard."""
+    """Blocks and room are as small beside this file as the real ones beside a real shard."""
     data, remote = served
     for name, value in {"BLOCK_BYTES": 40_000, "GAP_BYTES": 1000, "AHEAD_BYTES": 100_000, "AHEAD_BLOCKS": 4}.items():
         monkeypatch.setattr(hub_ranges, name, value)

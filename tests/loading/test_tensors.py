@@ -324,7 +324,7 @@ def test_a_file_that_changes_after_it_was_opened(copied: Callable[..., Path]) ->
 
 
 def test_many_threads_may_read_at_once(sample: Sample) -> None:
-    """As transformers does."""
+    """Several threads read through one `safe_open`, as in transformers."""
     want = originals(sample("nvfp4-dense"))
     with csf_tool.safe_open(sample("nvfp4-csf-hf")) as f, ThreadPoolExecutor(8) as pool:
         for name, got in zip(f.keys(), pool.map(lambda name: f.get_slice(name)[...], f.keys()), strict=True):
@@ -379,7 +379,7 @@ def test_a_batch_is_released_with_its_last_tensor(sample: Sample) -> None:
 
 
 def test_other_devices_get_a_copy(sample: Sample) -> None:
-    """What is neither the CPU nor CUDA: torch's meta device stands for it here."""
+    """Tensors for a device that is neither CPU nor CUDA are copied to it; torch's meta device is one."""
     with TorchLoader(torch.device("meta")) as loader:
         tensors = list(logical_tensors(open_checkpoint(sample("nvfp4-csf-hf"))).values())[:9]
         assert {tensor.device.type for tensor in loader.load(tensors)} == {"meta"}

@@ -142,7 +142,7 @@ except KeyboardInterrupt:
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while it starts", "at any moment"])
 def test_an_interrupt_of_all_processes_is_heard_once_and_leaves_no_worker(moment: str) -> None:
-    """In a process of one thread, as those are that may fork: another's would take the signal."""
+    """Run in a process of one thread, as forking needs: another thread would take the signal."""
     command = [sys.executable, "-c", _INTERRUPTED, moment]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.stdout, done.stderr) == ("interrupted [] True\n", "")
@@ -166,7 +166,7 @@ run_forked(2, work, print, 2, lambda _: None)
 
 @pytest.mark.parametrize("they_are", ["busy", "silent", "idle"])
 def test_workers_end_with_their_parent(they_are: str) -> None:
-    """Also when it is killed, and whether or not they report."""
+    """Workers of a killed parent end, too, whether or not they report."""
     command = [sys.executable, "-c", _ORPHANED, they_are]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout

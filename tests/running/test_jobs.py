@@ -39,7 +39,7 @@ def test_an_interrupt_waits_until_all_jobs_are_handed_out() -> None:
 
 
 def test_a_job_that_fails_ends_the_others_at_their_next_report() -> None:
-    """And those that wait, at once."""
+    """Jobs that sleep end at once, the others when they report progress."""
     cancel = CancelToken()
     on_bytes = cancel.checked(lambda _: None)
     under_way = threading.Barrier(3)
@@ -62,7 +62,7 @@ def test_a_job_that_fails_ends_the_others_at_their_next_report() -> None:
 
 
 def test_a_thread_whose_job_failed_begins_no_other() -> None:
-    """Not even when the thread that waits for the results hears of the failure late."""
+    """The job cancels the others itself: the thread that waits for results may hear of its failure late."""
     reached: list[int] = []
     cancel = CancelToken()
 
