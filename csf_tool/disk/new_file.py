@@ -177,9 +177,9 @@ def _host() -> str:
 def remove_abandoned(path: Path) -> None:
     """Remove a partial file of this machine that nobody writes any more: its writer's lock on it is gone.
 
-    Where there are no locks, the writer's process must be gone. Containers that share a machine's name do not
-    see each other's processes, and a new process can have a dead one's number: so locks come first. What another user
-    wrote, so that it cannot be opened, stays.
+    Where there are no locks, the writer's process must be gone. Locks come first: a new process can have a dead one's
+    number, and systems that run under one host name may not see each other's processes. A file that another user
+    wrote, and that cannot be opened, stays.
     """
     match = PARTIAL.fullmatch(path.name)
     if not match or match["host"] != _host():

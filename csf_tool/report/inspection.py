@@ -183,14 +183,14 @@ def _sizes(plane: Inspected) -> Table:
 
 
 def _facts(plane: Inspected) -> list[str]:
-    found, scales = len(plane.words), plane.scales.size
+    exceptions, scales = len(plane.words), plane.scales.size
     lines = [
         f"bases {plane.bases.min()} to {plane.bases.max()}, {count(int(np.count_nonzero(plane.base_counts)), 'value')} "
         f"in {count(plane.rows, 'row')}; each covers {plane.format.window} bytes",
-        f"{count(found, 'exception')}, {percent(found, scales)} of the scales"
-        + (f": {_exception_bytes(plane)}" if found else ""),
+        f"{count(exceptions, 'exception')}, {percent(exceptions, scales)} of the scales"
+        + (f": {_exception_bytes(plane)}" if exceptions else ""),
     ]
-    if found:
+    if exceptions:
         lines += [_distance(plane), _gathered("rows", plane.row_exceptions), _gathered("columns", plane.col_exceptions)]
     return [*lines, _values(plane)]
 
