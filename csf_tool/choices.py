@@ -19,16 +19,16 @@ class CrossCheck(StrEnum):
     NONE = "none"
 
 
-class CompressTo(StrEnum):
-    """Layouts that `compress` writes."""
-
-    HF = "hf"
-    CONTAINER = "container"
-
-
 class Target(StrEnum):
-    """Layouts that `convert` writes."""
+    """Layouts that `convert` writes, and a directory that has engines read a container."""
 
     HF = "hf"
     CONTAINER = "container"
     SERVING = "serving"
+
+
+class CompressTo(StrEnum):
+    """Layouts that `compress` writes."""
+
+    HF = Target.HF.value
+    CONTAINER = Target.CONTAINER.value

@@ -17,8 +17,8 @@ from compressed_tensors.quantization.utils import calculate_qparams, generate_gp
 from safetensors.torch import load_file, save_file
 
 import csf_tool
-from csf_tool.checkpoint.model import Layout
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.choices import CompressTo
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.coders.encoder import NumpyEncoder
 from csf_tool.progress import Silent
@@ -82,7 +82,7 @@ def csf(dense: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The checkpoint compressed, in the layout of its format."""
     fmt, folder = dense
     csf = tmp_path_factory.mktemp("compressed") / "csf"
-    options = CompressOptions(Layout.HF if fmt == "NVFP4" else Layout.CONTAINER)
+    options = CompressOptions(CompressTo.HF if fmt == "NVFP4" else CompressTo.CONTAINER)
     done = compress(open_checkpoint(folder), csf, options, NumpyEncoder(), NumpyDecoder(), Silent())
     assert (done.planes, done.left) == (2 * LAYERS, [])
     assert done.csf_bytes < done.dense_bytes

@@ -15,8 +15,8 @@ import transformers
 from safetensors.torch import save_file
 
 import csf_tool
-from csf_tool.checkpoint.model import Layout
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.choices import CompressTo
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.coders.encoder import NumpyEncoder
 from csf_tool.progress import Silent
@@ -83,7 +83,7 @@ def test_a_model_computes_the_same_from_the_csf_checkpoint(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     want = logits(dense)
     csf = tmp_path / "csf"
-    options = CompressOptions(Layout.HF, Rules(include=("*.mlp.*",)))
+    options = CompressOptions(CompressTo.HF, Rules(include=("*.mlp.*",)))
     done = compress(open_checkpoint(dense), csf, options, NumpyEncoder(), NumpyDecoder(), Silent())
     assert (done.planes, done.left) == (6, [])
     opened: list[str] = []

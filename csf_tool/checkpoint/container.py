@@ -9,8 +9,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from csf_tool.codec.formats import CsfFormat
@@ -305,34 +304,3 @@ def render_contract(
 def verification(fmt: CsfFormat, shards: int, planes: int) -> dict[str, Any]:
     """The record of a check that has been made: every shard rebuilt, its hash compared."""
     return {SCHEMA: fmt.schema, "passed": True, SHARDS: shards, "scale_matrices": planes}
-
-
-@dataclass
-class Container:
-    """The documents of a container, as far as they could be read."""
-
-    root: Path
-    fmt: CsfFormat
-    manifest: dict[str, Any]
-    rows: dict[str, ShardRow] = field(default_factory=dict)
-    metadata_sha256: dict[str, str] = field(default_factory=dict)
-    contract: dict[str, Any] | None = None
-    source_names: dict[str, str] = field(default_factory=dict)
-    receipts: dict[str, Receipt] = field(default_factory=dict)
-
-    @property
-    def origin(self) -> str:
-        """The dense model's repository and revision, as far as the manifest states them."""
-        stated = (self.manifest.get(key) for key in ("source_model_id", "source_revision"))
-        return "@".join(value for value in stated if isinstance(value, str) and value)
-
-    @property
-    def metadata_root(self) -> Path:
-        """Where the source's config, tokenizer and index lie: metadata/, or the root of a home-made container."""
-        folder = self.root / METADATA
-        return folder if folder.is_dir() else self.root
-
-    @property
-    def scale_receipts(self) -> dict[str, ScaleReceipt]:
-        """What the receipts say of every plane, by the scale's name."""
-        return {name: scale for receipt in self.receipts.values() for name, scale in receipt.scales.items()}

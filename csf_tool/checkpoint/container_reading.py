@@ -1,8 +1,8 @@
-"""Reading a container's documents from its folder, and holding them against one another."""
+"""Reading a container's documents from its folder, and holding them against one another and against the shards."""
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from csf_tool.checkpoint.container import (
     CODEC,
@@ -19,9 +19,9 @@ from csf_tool.checkpoint.container import (
     SOURCE_INDEX_SHA256,
     SOURCE_NAMES,
     STATUS,
+    TENSORS,
     TOTALS,
     VERIFICATION,
-    Container,
     Receipt,
     ShardRow,
     Totals,
@@ -31,6 +31,8 @@ from csf_tool.checkpoint.container import (
     verification,
 )
 from csf_tool.checkpoint.index import INDEX_NAME
+from csf_tool.checkpoint.model import Checkpoint, Stored
+from csf_tool.checkpoint.planes import stream_names
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema
 from csf_tool.codes import Code
@@ -39,22 +41,28 @@ from csf_tool.disk.paths import safe_relative
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief, count
 
+if TYPE_CHECKING:
+    from csf_tool.checkpoint.container_layout import Container
 
-def read_container(root: Path, problems: Problems) -> Container:
-    """The container at `root`; what is wrong with its documents is added to `problems`.
+
+def read_manifest(root: Path) -> tuple[CsfFormat, dict[str, Any]]:
+    """The format and the manifest of the container at `root`.
 
     Raises:
         CheckpointError: the manifest cannot be read, or is not a CSF container's.
     """
     manifest = require_object(load_json(root / MANIFEST, MANIFEST), MANIFEST)
-    container = Container(root, _format(manifest), manifest)
+    return _format(manifest), manifest
+
+
+def read_documents(container: "Container", problems: Problems) -> None:
+    """Read a container's documents beside the manifest; what is wrong with any is added to `problems`."""
     _read_rows(container, problems)
     _read_metadata_hashes(container, problems)
     _read_contract(container, problems)
     _read_receipts(container, problems)
     _compare_identity(container, problems)
     _check_spelling(container, problems)
-    return container
 
 
 def _format(manifest: dict[str, Any]) -> CsfFormat:
@@ -70,7 +78,7 @@ def _format(manifest: dict[str, Any]) -> CsfFormat:
     return fmt
 
 
-def _read_rows(container: Container, problems: Problems) -> None:
+def _read_rows(container: "Container", problems: Problems) -> None:
     shards = container.manifest.get(SHARDS)
     if not isinstance(shards, list):
         problems.error(f"{SHARDS} is not a list", Code.INVALID_FIELD, MANIFEST)
@@ -91,7 +99,7 @@ def _read_rows(container: Container, problems: Problems) -> None:
             problems.warn(f"does not give {key} of {count(lacking, 'shard')}", Code.INVALID_FIELD, MANIFEST)
 
 
-def _read_metadata_hashes(container: Container, problems: Problems) -> None:
+def _read_metadata_hashes(container: "Container", problems: Problems) -> None:
     hashes = container.manifest.get(METADATA_SHA256, {})
     if not isinstance(hashes, dict):
         problems.error(f"{METADATA_SHA256} is not an object", Code.INVALID_FIELD, MANIFEST)
@@ -109,7 +117,7 @@ def _read_metadata_hashes(container: Container, problems: Problems) -> None:
             problems.error(problem, Code.INVALID_FIELD, MANIFEST)
 
 
-def _read_contract(container: Container, problems: Problems) -> None:
+def _read_contract(container: "Container", problems: Problems) -> None:
     if not (container.root / CONTRACT).exists():
         problem = "not there: which shard held which source tensor is unknown"
         problems.warn(problem, Code.NO_RECEIPTS, CONTRACT)
@@ -133,7 +141,7 @@ def _read_contract(container: Container, problems: Problems) -> None:
         problems.error(problem, Code.DOCUMENTS_CONTRADICT, CONTRACT)
 
 
-def _read_receipts(container: Container, problems: Problems) -> None:
+def _read_receipts(container: "Container", problems: Problems) -> None:
     folder = container.root / RECEIPTS
     if not folder.is_dir():
         problem = "not there: the source's bytes cannot be proved, nor its shards rebuilt bit for bit"
@@ -165,7 +173,7 @@ def _difference(ours: ShardRow, theirs: ShardRow) -> str | None:
     return None
 
 
-def _compare_identity(container: Container, problems: Problems) -> None:
+def _compare_identity(container: "Container", problems: Problems) -> None:
     """Schema, codec, family and source must be the same in manifest and contract."""
     manifest, contract = container.manifest, container.contract
     if manifest.get(CODEC) != container.fmt.codec:
@@ -188,7 +196,54 @@ def _compare_identity(container: Container, problems: Problems) -> None:
         problems.error(problem, Code.DOCUMENTS_CONTRADICT, MANIFEST)
 
 
-def check_totals(container: Container, problems: Problems, planes: int, dense_bytes: int, stored_bytes: int) -> None:
+def compare_with_shards(container: "Container", checkpoint: Checkpoint, stored: Stored) -> None:
+    """Manifest, contract and receipts against the shards."""
+    table, problems = checkpoint.plane_table, checkpoint.problems
+    fixed_row = dict(zip(table.names, table.fixed, strict=True))
+    for shard in checkpoint.shards:
+        row = container.rows[shard.file]
+        if row.target_file_bytes not in (None, shard.size):
+            text = f"is {shard.size} bytes, the manifest says {row.target_file_bytes}"
+            problems.error(text, Code.SIZE_DIFFERS, shard.name)
+        if shard.header.metadata.get("codec", container.fmt.codec) != container.fmt.codec:
+            text = f"its metadata name codec {brief(shard.header.metadata['codec'])}"
+            problems.error(text, Code.DOCUMENTS_CONTRADICT, shard.name)
+    _compare_contract(container, checkpoint, stored)
+    for file, receipt in container.receipts.items():
+        for name in sorted(receipt.scales.keys() - fixed_row.keys()):
+            text = "its receipt lists it, no pair of streams stands for it"
+            problems.error(text, Code.RECEIPT_DIFFERS, f"{TENSORS}/{file}", name)
+        for name in receipt.scales:
+            if (place := container.source_names.get(name, file)) != file:
+                text = f"lists it, the contract places it in {place}"
+                problems.error(text, Code.DOCUMENTS_CONTRADICT, receipt_name(file), name)
+    if container.receipts:
+        for name in sorted(fixed_row.keys() - container.scale_receipts.keys()):
+            text = "no receipt lists it: its source bytes are unknown"
+            problems.error(text, Code.RECEIPT_DIFFERS, stored.shards[fixed_row[name]].name, name)
+    kinds = [table.kinds[kind] for kind in table.kind_of]
+    dense_bytes, fixed_bytes = sum(kind.dense_bytes for kind in kinds), sum(kind.fixed_bytes for kind in kinds)
+    _check_totals(container, problems, len(table), dense_bytes, fixed_bytes + sum(table.exception_bytes))
+
+
+def _compare_contract(container: "Container", checkpoint: Checkpoint, stored: Stored) -> None:
+    """The contract against the shards."""
+    listed, table, problems = container.source_names, checkpoint.plane_table, checkpoint.problems
+    fixed_row = dict(zip(table.names, table.fixed, strict=True))
+    dense_names = stored.row_of.keys() - stream_names(table) | fixed_row.keys()
+    for name in sorted(listed.keys() - dense_names):
+        text = "the contract lists it, no shard holds it"
+        problems.error(text, Code.CONTRACT_DIFFERS, f"{TENSORS}/{listed[name]}", name)
+    for name in sorted(dense_names - listed.keys() if listed else ()):
+        home = stored.shards[fixed_row[name] if name in fixed_row else stored.row_of[name]]
+        problems.error("the contract does not list it", Code.CONTRACT_DIFFERS, home.name, name)
+    for name, file in listed.items():
+        if (row := stored.row_of.get(name)) is not None and stored.shards[row].file != file:
+            text = f"the contract places it in {file}"
+            problems.error(text, Code.CONTRACT_DIFFERS, stored.shards[row].name, name)
+
+
+def _check_totals(container: "Container", problems: Problems, planes: int, dense_bytes: int, stored_bytes: int) -> None:
     """Compare what manifest and verification record state of the whole with the shards.
 
     These have so many planes, and so many bytes of their scales, dense and stored.
@@ -201,7 +256,7 @@ def check_totals(container: Container, problems: Problems, planes: int, dense_by
     _check_verification(container, problems, planes)
 
 
-def _check_verification(container: Container, problems: Problems, planes: int) -> None:
+def _check_verification(container: "Container", problems: Problems, planes: int) -> None:
     """What the publisher says to have verified must at least be about this container."""
     path = container.root / VERIFICATION
     if not path.exists():
@@ -219,7 +274,7 @@ def _check_verification(container: Container, problems: Problems, planes: int) -
     _note_misspelt(problems, VERIFICATION, record, expected)
 
 
-def _check_spelling(container: Container, problems: Problems) -> None:
+def _check_spelling(container: "Container", problems: Problems) -> None:
     """A known key or status with one wrong character is damage; anything else unknown is somebody's addition."""
     manifest = container.manifest
     keys = (*IDENTITY, *TOTALS, STATUS, SHARDS, METADATA_SHA256, SOURCE_INDEX_SHA256)

@@ -8,17 +8,14 @@ from csf_tool.checkpoint.config import (
     recipes_in_use,
     warn_of_contradictions,
 )
-from csf_tool.checkpoint.container import TENSORS, Container, receipt_name
-from csf_tool.checkpoint.container_reading import check_totals
 from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
 from csf_tool.checkpoint.names import module_of
-from csf_tool.checkpoint.planes import stream_names
 from csf_tool.checkpoint.problems import Problem, Problems, errors
 from csf_tool.checkpoint.scale_warnings import doubtful_scales, warn_of_doubtful, warn_of_stacked
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json
 from csf_tool.errors import CheckpointError
-from csf_tool.text import brief, count
+from csf_tool.text import count
 
 
 def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = False) -> Checkpoint:
@@ -31,9 +28,9 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
         warn_of_doubtful(checkpoint.problems, checkpoint.doubtful)
     if checkpoint.index and not index_agrees:
         _compare_index(checkpoint, stored)
-    if checkpoint.container:
-        _compare_container(checkpoint, checkpoint.container, stored)
-    elif checkpoint.path.is_dir():  # the config beside one file speaks of other files as well
+    checkpoint.layout.cross_check(checkpoint, stored)
+    # The config beside one file speaks of other files as well.
+    if not checkpoint.layout.keeps_dense_files and checkpoint.path.is_dir():
         _compare_recipes(checkpoint)
     return checkpoint
 
@@ -68,53 +65,6 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
         if stored.shards[row].name in index.shards and name not in index.weight_map:
             text = f"{index.name} does not list this tensor"
             problems.warn(text, Code.INDEX_LACKS_TENSOR, stored.shards[row].name, name)
-
-
-def _compare_container(checkpoint: Checkpoint, container: Container, stored: Stored) -> None:
-    """Manifest, contract and receipts against the shards."""
-    table, problems = checkpoint.plane_table, checkpoint.problems
-    fixed_row = dict(zip(table.names, table.fixed, strict=True))
-    for shard in checkpoint.shards:
-        row = container.rows[shard.file]
-        if row.target_file_bytes not in (None, shard.size):
-            text = f"is {shard.size} bytes, the manifest says {row.target_file_bytes}"
-            problems.error(text, Code.SIZE_DIFFERS, shard.name)
-        if shard.header.metadata.get("codec", container.fmt.codec) != container.fmt.codec:
-            text = f"its metadata name codec {brief(shard.header.metadata['codec'])}"
-            problems.error(text, Code.DOCUMENTS_CONTRADICT, shard.name)
-    _compare_contract(checkpoint, container, stored)
-    for file, receipt in container.receipts.items():
-        for name in sorted(receipt.scales.keys() - fixed_row.keys()):
-            text = "its receipt lists it, no pair of streams stands for it"
-            problems.error(text, Code.RECEIPT_DIFFERS, f"{TENSORS}/{file}", name)
-        for name in receipt.scales:
-            if (place := container.source_names.get(name, file)) != file:
-                text = f"lists it, the contract places it in {place}"
-                problems.error(text, Code.DOCUMENTS_CONTRADICT, receipt_name(file), name)
-    if container.receipts:
-        for name in sorted(fixed_row.keys() - container.scale_receipts.keys()):
-            text = "no receipt lists it: its source bytes are unknown"
-            problems.error(text, Code.RECEIPT_DIFFERS, stored.shards[fixed_row[name]].name, name)
-    kinds = [table.kinds[kind] for kind in table.kind_of]
-    dense_bytes, fixed_bytes = sum(kind.dense_bytes for kind in kinds), sum(kind.fixed_bytes for kind in kinds)
-    check_totals(container, problems, len(table), dense_bytes, fixed_bytes + sum(table.exception_bytes))
-
-
-def _compare_contract(checkpoint: Checkpoint, container: Container, stored: Stored) -> None:
-    """The contract against the shards."""
-    listed, table, problems = container.source_names, checkpoint.plane_table, checkpoint.problems
-    fixed_row = dict(zip(table.names, table.fixed, strict=True))
-    dense_names = stored.row_of.keys() - stream_names(table) | fixed_row.keys()
-    for name in sorted(listed.keys() - dense_names):
-        text = "the contract lists it, no shard holds it"
-        problems.error(text, Code.CONTRACT_DIFFERS, f"{TENSORS}/{listed[name]}", name)
-    for name in sorted(dense_names - listed.keys() if listed else ()):
-        home = stored.shards[fixed_row[name] if name in fixed_row else stored.row_of[name]]
-        problems.error("the contract does not list it", Code.CONTRACT_DIFFERS, home.name, name)
-    for name, file in listed.items():
-        if (row := stored.row_of.get(name)) is not None and stored.shards[row].file != file:
-            text = f"the contract places it in {file}"
-            problems.error(text, Code.CONTRACT_DIFFERS, stored.shards[row].name, name)
 
 
 def _compare_recipes(checkpoint: Checkpoint) -> None:

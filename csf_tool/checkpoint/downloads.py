@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from csf_tool.checkpoint.container import TENSORS
+from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.disk.own_files import is_partial
 
 NOTES = ".cache/huggingface/download"
@@ -24,7 +24,7 @@ def unfinished_downloads(folder: Path) -> list[Path]:
     Only where downloads keep them: a path given by mistake may be a whole disk. What a run of csf-tool has begun is
     none of them: it has a journal.
     """
-    around = [folder, folder / TENSORS, folder / "blobs"]
+    around = [*(folder / layout.shard_folder for layout in LAYOUTS), folder / "blobs"]
     if folder.parent.name == "snapshots":
         around.append(folder.parent.parent / "blobs")
     found = {

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from csf_tool.checkpoint.container import TENSORS, Receipt, receipt_name
+from csf_tool.checkpoint.container import Receipt, receipt_name
 from csf_tool.checkpoint.index import Index, index_document
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Plane, Shard
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Plane, Shard
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.codes import Code
 from csf_tool.disk.headers import render_header
@@ -114,7 +114,7 @@ def logical_shards(checkpoint: Checkpoint) -> list[LogicalShard]:
             or none asks for one that is stored.
     """
     tensors = logical_tensors(checkpoint)
-    receipts = checkpoint.container.receipts if checkpoint.container else {}
+    receipts = checkpoint.layout.receipts
     own = own_shards(checkpoint, tensors.values()) if len(receipts) < len(checkpoint.shards) else {}
     shards = [
         original_shard(receipts[shard.file], tensors) if shard.file in receipts else own[shard.name]
@@ -178,10 +178,11 @@ def own_shards(checkpoint: Checkpoint, tensors: Iterable[LogicalTensor]) -> dict
 
     They are given by the names of the stored shards, and hold those of the dense tensors that are in `tensors`.
     """
-    homes = checkpoint.container.source_names if checkpoint.container else {}
+    layout = checkpoint.layout
     groups: dict[str, list[LogicalTensor]] = {shard.name: [] for shard in checkpoint.shards}
     for tensor in tensors:
-        home = f"{TENSORS}/{homes[tensor.name]}" if tensor.name in homes else tensor.stored_in
+        stated = layout.source_names.get(tensor.name)
+        home = layout.stored_name(stated) if stated else tensor.stored_in
         groups[home if home in groups else tensor.stored_in].append(tensor)
     return {shard.name: _own_shard(checkpoint, shard, groups[shard.name]) for shard in checkpoint.shards}
 
@@ -189,7 +190,7 @@ def own_shards(checkpoint: Checkpoint, tensors: Iterable[LogicalTensor]) -> dict
 def _own_shard(checkpoint: Checkpoint, shard: Shard, tensors: list[LogicalTensor]) -> LogicalShard:
     entries = [(t.name, t.dtype, t.shape, t.nbytes) for t in tensors]
     header = render_header(logical_metadata(shard), entries)
-    name = shard.name.removeprefix(f"{TENSORS}/") if checkpoint.layout is Layout.CONTAINER else shard.name
+    name = checkpoint.layout.dense_name(shard.name)
     return LogicalShard(name, header, tensors, sum(nbytes for *_, nbytes in entries), None)
 
 

@@ -2,36 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property, partial
 from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from csf_tool.checkpoint.container import Container
 from csf_tool.checkpoint.index import Index
+from csf_tool.checkpoint.layout import Layout
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.checkpoint.repository import RemoteFile, Repository
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
 from csf_tool.disk.reader import RandomReader, Reader
 from csf_tool.disk.tensors import Header, Tensor
-
-
-class Layout(StrEnum):
-    """How a checkpoint is laid out on disk; the value stands in JSON reports."""
-
-    HF = "hf"
-    CONTAINER = "container"
-    FILE = "file"
-
-    @property
-    def words(self) -> str:
-        """The layout's name for people."""
-        return {
-            Layout.HF: "Hugging Face layout",
-            Layout.CONTAINER: "CSF container",
-            Layout.FILE: "single file",
-        }[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,20 +268,23 @@ class Checkpoint:
     """
 
     path: Path
-    root: Path
     layout: Layout
     shards: list[Shard] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
     plane_table: PlaneTable = field(default_factory=lambda: PlaneTable(Stored([])))
     dense_table: DenseTable = field(default_factory=lambda: DenseTable(Stored([])))
     index: Index | None = None
-    container: Container | None = None
     problems: Problems = field(default_factory=Problems)
     doubtful: dict[str, str] = field(default_factory=dict)
     """Dense scales that may be padded or in tile order, each with what tells so."""
     remark: str = ""
     """What has to be said along with what it is: that another layout is mixed in, or what led here."""
     hub: Repository | None = None
+
+    @property
+    def root(self) -> Path:
+        """The folder that all names of files are relative to."""
+        return self.layout.root
 
     @property
     def label(self) -> str:

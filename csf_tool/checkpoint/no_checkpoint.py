@@ -4,9 +4,10 @@ from collections import Counter
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.container import CONTRACT, MANIFEST, RECEIPTS, TENSORS
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.index import INDEX_SUFFIX
+from csf_tool.checkpoint.known_layouts import LAYOUTS
+from csf_tool.checkpoint.layout import Layout
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
@@ -38,15 +39,16 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
         files = f"{count(len(partial), 'unfinished file')}, as {partial[0].name}"
         problem = f"an incomplete download ({files}): download it again"
         return CheckpointError(problem, Code.DOWNLOAD_BEGUN, str(path))
-    if (path / TENSORS).is_dir() and ((path / CONTRACT).exists() or (path / RECEIPTS).is_dir()):
-        problem = f"a CSF container without its {MANIFEST}: download that file again"
-        return CheckpointError(problem, Code.MISSING_FILE, str(path))
+    for layout in LAYOUTS:
+        if layout.has_remains(path):
+            problem = f"a {layout.words} without its {layout.main_document}: download that file again"
+            return CheckpointError(problem, Code.MISSING_FILE, str(path))
     children = sorted(p.name for p in path.iterdir())
     if not children:
         return UsageError("is empty", Code.NOT_A_CHECKPOINT, str(path))
     if found := wrong_content(_head(path / CONFIG_FILES[0]), JSON):
         return CheckpointError(f"{CONFIG_FILES[0]} {found.problem}", found.code, str(path))
-    inner = [c for c in children if (path / c / MANIFEST).exists() or list((path / c).glob("*" + SHARD_SUFFIX))]
+    inner = [c for c in children if _listing(path / c) or list((path / c).glob("*" + SHARD_SUFFIX))]
     inner = inner or [f"snapshots/{p.name}" for p in sorted(path.glob("snapshots/*"))]
     hint = f"; did you mean {path / inner[0]}?" if inner else _other_weights(children)
     return no_files_of_one(path, hint)
@@ -54,8 +56,14 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
 
 def no_files_of_one(place: object, hint: str = "") -> UsageError:
     """That a folder or a repository has neither manifest nor index nor shards."""
-    problem = f"not a checkpoint: no {MANIFEST}, no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file in it{hint}"
+    documents = "".join(f"no {layout.main_document}, " for layout in LAYOUTS if layout.main_document)
+    problem = f"not a checkpoint: {documents}no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file in it{hint}"
     return UsageError(problem, Code.NOT_A_CHECKPOINT, str(place))
+
+
+def _listing(folder: Path) -> type[Layout] | None:
+    """The layout whose main document is in a folder."""
+    return next((kind for kind in LAYOUTS if kind.main_document and (folder / kind.main_document).exists()), None)
 
 
 def _other_weights(names: list[str]) -> str:
@@ -76,8 +84,8 @@ def no_shard_can_be_read(path: Path, listed_by: str, names: list[str], problems:
     refusal, code = f"not one of {count(len(names), 'shard')} can be read", Code.NO_SHARD_HERE
     if any(p.code is not Code.MISSING_FILE for p in problems):
         refusal, code = f"{refusal} ({'; '.join(map(str, problems[-3:]))})", Code.NO_SHARD_READABLE
-    elif (path.parent / MANIFEST).exists():
-        refusal += f": this is a folder inside a container; give {path.parent}"
+    elif layout := _listing(path.parent):
+        refusal += f": this is a folder inside a {layout.name}; give {path.parent}"
     else:
         download = f"download the {SHARD_SUFFIX} files as well"
         refusal += f": none that {listed_by} lists is there, as {names[0]}; {download}"

@@ -2,18 +2,17 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, quantization_config
-from csf_tool.checkpoint.container import MANIFEST, TENSORS, Container
-from csf_tool.checkpoint.container_reading import read_container
 from csf_tool.checkpoint.cross_check import cross_check, note_stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
-from csf_tool.checkpoint.index import Index, find_index, read_index
-from csf_tool.checkpoint.model import Checkpoint, Layout, Shard, Stored
-from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.checkpoint.index import Index
+from csf_tool.checkpoint.known_layouts import LAYOUTS
+from csf_tool.checkpoint.layout import Folder, HuggingFace, Layout, SingleFile, shard_files
+from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
 from csf_tool.checkpoint.no_checkpoint import (
     no_files_of_one,
     no_safetensors_file,
@@ -33,8 +32,6 @@ from csf_tool.disk.reader import is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.garbage import no_garbage_collection
 from csf_tool.text import brief, count
-
-_MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
 
 MAX_NUMBERED_SHARDS = 10_000
 """Most shards that names are believed when they say that there are so many: a name can claim any number."""
@@ -70,7 +67,7 @@ def open_checkpoint(source: str | Path | Repository) -> Checkpoint:
 def _open_file(path: Path) -> Checkpoint:
     if path.name.endswith(".json"):
         raise UsageError(f"is a JSON file; give the folder it is in, {path.parent}", file=str(path))
-    checkpoint = Checkpoint(path, path.parent, Layout.FILE)
+    checkpoint = Checkpoint(path, SingleFile(path.parent))
     try:
         checkpoint.shards = [read_shard(checkpoint, path.name, checkpoint.problems)]
     except CheckpointError as error:
@@ -82,55 +79,31 @@ def _open_file(path: Path) -> Checkpoint:
 
 def _open_folder(path: Path, hub: Repository | None = None, *, follow: bool = True) -> Checkpoint:
     """The checkpoint in a folder; a serving directory is followed to its weights once, never in circles."""
-    index_name = find_index(path)
-    stray = _shard_files(path, hub=hub)
+    folder = Folder.at(path, hub)
     passed_over = Problems()
-    if (path / MANIFEST).exists() and (found := _container_here(path, index_name, stray, hub, passed_over)):
-        return found
+    remains = ""
+    for kind in LAYOUTS:
+        problems = Problems()
+        if layout := kind.recognised(folder, problems):
+            return open_listed(layout, problems, hub)
+        passed_over += problems
+        remains = f"mixed with what is left of a {kind.name}" if problems else remains
     # Before the index: a serving directory has a copy of the source's, whose shards lie elsewhere.
-    if not stray and (served := _serving_root(path)) and not hub:
+    if not folder.shards and (served := _serving_root(path)) and not hub:
         if not follow:
             problem = "is a serving directory that another one names as its weights"
             raise UsageError(problem, Code.SERVING_DIRECTORY, str(path))
         checkpoint = _open_folder(served, follow=False)
         checkpoint.remark = f"the weights of the serving directory {path}"
         return checkpoint
-    if index_name or stray:
-        checkpoint = _open_hf(path, index_name, stray, hub)
+    if folder.index_name or folder.shards:
+        checkpoint = _open_hf(folder)
         checkpoint.problems += passed_over
-        checkpoint.remark = "mixed with what is left of a container" if passed_over else ""
+        checkpoint.remark = remains
         return checkpoint
     if hub:
         raise no_files_of_one(hub)
     raise not_a_checkpoint(path)
-
-
-def _container_here(
-    path: Path, index_name: str | None, stray: list[str], hub: Repository | None, passed_over: Problems
-) -> Checkpoint | None:
-    """The container whose manifest is in a folder; None where the folder is taken for a Hugging Face checkpoint.
-
-    Why it is so is added to `passed_over`.
-    """
-    taken = "and the folder is taken as a Hugging Face checkpoint"
-    problems = Problems()
-    try:
-        container = read_container(path, problems)
-    except CheckpointError as error:
-        if not index_name and not stray:
-            raise
-        if (path / TENSORS).is_dir():
-            passed_over.warn(f"cannot be read, {taken} ({error})", error.code, MANIFEST)
-        return None
-    if stray and not _shard_files(path, TENSORS, hub=hub):
-        text = f"lists shards in {TENSORS}, where none is, {taken}"
-        passed_over.warn(text, Code.MIXED_LAYOUTS, MANIFEST)
-        return None
-    mixed = _mixed_index(path, index_name) if index_name else []
-    problems += mixed
-    checkpoint = open_container(path, container, problems, stray, hub)
-    checkpoint.remark = "mixed with a Hugging Face checkpoint" if mixed or stray else ""
-    return checkpoint
 
 
 def _note_leftovers(checkpoint: Checkpoint) -> None:
@@ -143,48 +116,20 @@ def _note_leftovers(checkpoint: Checkpoint) -> None:
         checkpoint.problems.warn(text, Code.RUN_UNFINISHED, OWN_FOLDER)
 
 
-def _mixed_index(path: Path, index_name: str) -> list[Problem]:
-    """A container may have a copy of the source's index at its root; one that lists streams is the other layout's."""
-    try:
-        names = read_index(path, index_name).weight_map
-    except CheckpointError as error:
-        return [Problem.of(error)]
-    if not any(map(parse_stream_name, names)):
-        return []
-    return [Problem(f"lists CSF streams beside {MANIFEST}: {_MIXED}", Code.MIXED_LAYOUTS, index_name)]
-
-
-def _shard_files(root: Path, inside: str = "", *, hub: Repository | None = None) -> list[str]:
-    """The names of the shards in a folder, links to missing blobs included, and those that the Hub has.
-
-    Hidden files are none: macOS leaves a `._model.safetensors` beside every file on a foreign disk.
-    """
-    folder = root / inside
-    paths = folder.glob("*" + SHARD_SUFFIX) if is_folder(folder) else ()
-    here = {p.name for p in paths if not p.name.startswith(".") and not p.is_dir()}
-    return sorted(here.union(hub.shard_names(inside) if hub else ()))
-
-
-def open_container(
-    path: Path, container: Container, problems: Problems, stray: Sequence[str] = (), hub: Repository | None = None
-) -> Checkpoint:
-    """The checkpoint of a container whose own files have been read, with these problems.
-
-    `stray` are shards that do not belong there.
-    """
-    checkpoint = Checkpoint(path, path, Layout.CONTAINER, container=container, problems=problems, hub=hub)
-    for name in stray:
-        problems.error(f"a shard beside {MANIFEST}: {_MIXED}", Code.MIXED_LAYOUTS, name)
-    names = [f"{TENSORS}/{file}" for file in container.rows]
-    _read_shards(checkpoint, names)
-    for file in (name for name in _shard_files(path, TENSORS, hub=hub) if name not in container.rows):
-        problems.error("is not listed in the manifest", Code.SHARD_NOT_IN_MANIFEST, f"{TENSORS}/{file}")
+def open_listed(layout: Layout, problems: Problems, hub: Repository | None = None) -> Checkpoint:
+    """The checkpoint of a layout whose documents have been read, with these problems, and which list the shards."""
+    checkpoint = Checkpoint(layout.root, layout, problems=problems, remark=layout.remark, hub=hub)
+    _read_shards(checkpoint, list(map(layout.stored_name, layout.listed)))
+    for file in shard_files(layout.root, layout.shard_folder, hub=hub):
+        if file not in layout.listed:
+            problems.error("is not listed in the manifest", Code.SHARD_NOT_IN_MANIFEST, layout.stored_name(file))
     return _finish(checkpoint)
 
 
-def _open_hf(path: Path, index_name: str | None, found: list[str], hub: Repository | None) -> Checkpoint:
-    layout = Layout.HF if index_name or len(found) > 1 or (path / CONFIG_FILES[0]).exists() else Layout.FILE
-    checkpoint = Checkpoint(path, path, layout, hub=hub)
+def _open_hf(folder: Folder) -> Checkpoint:
+    path, index_name, found = folder.path, folder.index_name, folder.shards
+    is_alone = not index_name and len(found) == 1 and not (path / CONFIG_FILES[0]).exists()
+    checkpoint = Checkpoint(path, SingleFile(path) if is_alone else HuggingFace(path), hub=folder.hub)
     if not index_name:
         if len(found) > 1:
             text = "no index lists the shards: they are taken as they are; expand and compress write one"
@@ -207,7 +152,7 @@ def _names_with_index(checkpoint: Checkpoint, index: Index, found: list[str]) ->
     """The shards that an index lists, and after them those that are here all the same."""
     indexed = sorted(index.shards)
     folders = sorted({name.rpartition("/")[0] for name in indexed if "/" in name})
-    inside = [f"{folder}/{name}" for folder in folders for name in _shard_files(index.root, folder, hub=checkpoint.hub)]
+    inside = [f"{folder}/{name}" for folder in folders for name in shard_files(index.root, folder, hub=checkpoint.hub)]
     return indexed + [name for name in [*found, *inside] if name not in indexed]
 
 
@@ -236,7 +181,7 @@ def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Sh
             checkpoint.lacking.append(name)
             checkpoint.problems.append(Problem.of(error, name))
     if names and not checkpoint.shards:
-        listed_by = checkpoint.index.name if checkpoint.index else MANIFEST
+        listed_by = checkpoint.index.name if checkpoint.index else checkpoint.layout.main_document
         raise no_shard_can_be_read(checkpoint.path, listed_by, names, checkpoint.problems[-len(names) :])
 
 
@@ -248,8 +193,7 @@ def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint
     stored = Stored(checkpoint.shards)
     if not index_agrees and len(stored.row_of) != len(stored.names):
         note_stored_twice(checkpoint.problems, checkpoint.shards)
-    receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
-    checkpoint.plane_table, problems = find_planes(stored, receipts)
+    checkpoint.plane_table, problems = find_planes(stored, checkpoint.layout.scale_receipts)
     checkpoint.problems += problems
     checkpoint.dense_table = find_dense_planes(stored)
     return cross_check(checkpoint, stored, index_agrees=index_agrees)

@@ -5,17 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from csf_tool.checkpoint.container import (
-    METADATA_SHA256,
-    SOURCE_INDEX_SHA256,
-    TENSORS,
-    Container,
-    Origin,
-    is_sha256,
-)
+from csf_tool.checkpoint.container import Origin, is_sha256
 from csf_tool.checkpoint.downloads import NOTES
 from csf_tool.checkpoint.hash_list import HashList, can_list, digest_line
-from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import CsfFormat
@@ -36,8 +28,8 @@ _GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
 
 def published_hashes(checkpoint: Checkpoint) -> list[PublishedHash]:
     """Every hash that the checkpoint's own surroundings hold for its files."""
-    found = _container_hashes(checkpoint.container) if checkpoint.container else []
-    return found + _sums(checkpoint.root) + recorded_hashes(checkpoint)
+    stated = checkpoint.layout.shard_hashes() + checkpoint.layout.model_hashes()
+    return stated + _sums(checkpoint.root) + recorded_hashes(checkpoint)
 
 
 def recorded_hashes(checkpoint: Checkpoint) -> list[PublishedHash]:
@@ -119,30 +111,6 @@ def _names(checkpoint: Checkpoint) -> list[str]:
     notes = relative_files(checkpoint.root / NOTES)
     noted = {note.removesuffix(_NOTE_SUFFIX) for note in notes if note.endswith(_NOTE_SUFFIX)}
     return sorted({*shards, *relative_files(checkpoint.root), *noted})
-
-
-def _container_hashes(container: Container) -> list[PublishedHash]:
-    found = [
-        PublishedHash(f"{TENSORS}/{row.file}", "sha256", row.target_sha256, "target_sha256")
-        for row in container.rows.values()
-        if row.target_sha256
-    ]
-    return found + metadata_hashes(container)
-
-
-def metadata_hashes(container: Container) -> list[PublishedHash]:
-    """The hashes that a container's manifest has of the source's config, tokenizer, index and so on."""
-    folder = container.metadata_root.relative_to(container.root).as_posix()
-    prefix = "" if folder == "." else folder + "/"
-    found = [
-        PublishedHash(prefix + name, "sha256", digest, METADATA_SHA256)
-        for name, digest in container.metadata_sha256.items()
-    ]
-    stated = container.manifest.get(SOURCE_INDEX_SHA256)
-    has_index = INDEX_NAME not in container.metadata_sha256 and (container.metadata_root / INDEX_NAME).exists()
-    if has_index and is_sha256(stated):
-        found.append(PublishedHash(prefix + INDEX_NAME, "sha256", str(stated), SOURCE_INDEX_SHA256))
-    return found
 
 
 def _sums(root: Path) -> list[PublishedHash]:

@@ -239,7 +239,6 @@ def compress(
     csf-tool compress ~/models/Qwen3.8-Flash-Next-NVFP4 /data/Qwen3.8-Flash-Next-CSF
     csf-tool compress ~/models/GLM-5.3-Flash-NVFP4 /data/GLM-5.3-Flash-CSF --to container --exclude '*.layers.45.*'
     """
-    from csf_tool.checkpoint.model import Layout
     from csf_tool.checkpoint.published import StatedOrigin
     from csf_tool.report.compress import compress_json, compress_report
     from csf_tool.write.compress import CompressOptions
@@ -249,7 +248,7 @@ def compress(
     if consume_source and _was_complete(dense, destination):
         return 0
     what = CompressOptions(
-        layout=Layout(to.value) if to else None,
+        layout=to,
         rules=Rules(tuple(include or ()), tuple(exclude or ()), keep_larger, allow_padded),
         origin=StatedOrigin(family, source_model_id, source_revision),
     )

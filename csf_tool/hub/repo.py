@@ -15,13 +15,12 @@ from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils import disable_progress_bars, logging
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.container import CONTRACT, MANIFEST, METADATA, RECEIPTS, SHARDS, TENSORS, VERIFICATION
-from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, Index, find_index
+from csf_tool.checkpoint.index import INDEX_NAME
+from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.json_files import load_json
 from csf_tool.disk.paths import is_hidden, is_safe_relative
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.hub.errors import HubRef, RetryPolicy, with_retries
@@ -32,8 +31,6 @@ from csf_tool.version import __version__
 T = TypeVar("T")
 
 RETRY_POLICY = RetryPolicy()
-
-_ROOT_DOCUMENTS = {*CONFIG_FILES, MANIFEST, CONTRACT, VERIFICATION}
 
 
 class HubRepo:
@@ -94,7 +91,7 @@ class HubRepo:
 
     def fetch_documents(self) -> None:
         """Fetch the documents that say what the checkpoint is into the cache."""
-        self._fetch(filter(_is_document, self.files))
+        self._fetch(name for name in self.files if any(layout.is_document(name) for layout in LAYOUTS))
 
     def fetch_side_files(self, shards: set[str], endings: set[str] | None = None) -> None:
         """Fetch the files that are none of `shards` into the cache: all, or those with one of `endings`."""
@@ -186,7 +183,8 @@ def _snapshot(repo_id: str, commit: str) -> Path:
 
 def _cached_snapshot(name: HubName) -> Path | None:
     """The snapshot of a revision in the cache, if the checkpoint is complete there."""
-    for document in (MANIFEST, INDEX_NAME, *CONFIG_FILES, f"model{SHARD_SUFFIX}"):
+    main = [layout.main_document for layout in LAYOUTS if layout.main_document]
+    for document in (*main, INDEX_NAME, *CONFIG_FILES, f"model{SHARD_SUFFIX}"):
         path = try_to_load_from_cache(name.repo_id, document, revision=name.revision)
         if isinstance(path, str):
             return Path(path).parent if _is_complete(Path(path).parent) else None
@@ -195,34 +193,8 @@ def _cached_snapshot(name: HubName) -> Path | None:
 
 def _is_complete(root: Path) -> bool:
     try:
-        shards, documents = _expected_files(root)
+        shards, documents = next(filter(None, (layout.needed_of(root) for layout in LAYOUTS)), ([], []))
     except CheckpointError:
         return False
     wanted = shards if constants.HF_HUB_OFFLINE else shards + documents
     return bool(shards) and all((root / name).exists() for name in wanted)
-
-
-def _expected_files(root: Path) -> tuple[list[str], list[str]]:
-    """The shards that the manifest or the index of a snapshot lists (without either, those that are there).
-
-    Then the documents that always go with such shards: an index with a numbered set, for nothing else says that all
-    of it is there.
-    """
-    if (root / MANIFEST).exists():
-        manifest = load_json(root / MANIFEST, MANIFEST)
-        rows = manifest.get(SHARDS) if isinstance(manifest, dict) else None
-        files = [row.get("file") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        if files:
-            return [f"{TENSORS}/{file}" for file in files], [CONTRACT, *(f"{RECEIPTS}/{file}.json" for file in files)]
-    if index := find_index(root):
-        return sorted(Index(root, index).shards), [CONFIG_FILES[0]]
-    names = [path.name for path in root.glob(f"*{SHARD_SUFFIX}")]
-    return names, [INDEX_NAME] if any("-of-" in name for name in names) else []
-
-
-def _is_document(name: str) -> bool:
-    """Whether a file is one of the documents that say what a checkpoint is: a few megabytes beside its shards."""
-    folder, _, file = name.rpartition("/")
-    if folder in ("", METADATA):
-        return file in _ROOT_DOCUMENTS or file.endswith(INDEX_SUFFIX)
-    return folder == RECEIPTS and file.endswith(".json")

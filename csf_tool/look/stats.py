@@ -98,7 +98,7 @@ def collect_stats(checkpoint: Checkpoint) -> Stats:
 
     return Stats(
         path=checkpoint.label,
-        layout=checkpoint.layout.value,
+        layout=checkpoint.layout.name,
         kind=checkpoint.kind,
         shards=len(checkpoint.shards),
         tensors=sum(len(shard.header) for shard in checkpoint.shards),

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.container import MANIFEST
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import recorded_hashes
@@ -14,9 +13,6 @@ from csf_tool.disk.hashing import sha256_of
 from csf_tool.disk.reader import read_document
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
-
-CONTAINER_SCHEME = "lil-fp4-csf-v1"
-HF_SCHEME = "lil-fp4-csf-hf-v1"
 
 
 class Basis(StrEnum):
@@ -63,20 +59,21 @@ def find_identity(checkpoint: Checkpoint, compute_hashes: bool, progress: Progre
         UsageError: the layout has no identity.
         CheckpointError: a file that the identity is made of is missing.
     """
-    if checkpoint.container:
-        digest = hashlib.sha256(f"{CONTAINER_SCHEME}\0".encode() + _bytes_of(checkpoint, MANIFEST))
-        return Identity(checkpoint.label, CONTAINER_SCHEME, digest.hexdigest(), Basis.MANIFEST)
+    scheme = checkpoint.layout.identity_scheme
+    hasher = hashlib.sha256(f"{scheme}\0".encode())
+    if document := checkpoint.layout.main_document:
+        hasher.update(_bytes_of(checkpoint, document))
+        return Identity(checkpoint.label, scheme, hasher.hexdigest(), Basis.MANIFEST)
     if checkpoint.index is None:
         if len(checkpoint.shards) > 1:
             raise CheckpointError("not there: the identity is made of it", Code.MISSING_FILE, INDEX_NAME)
         raise UsageError(f"{checkpoint.label}: has no index: only a container or an indexed folder has an identity")
     contents = _contents(checkpoint, compute_hashes, progress)
-    hasher = hashlib.sha256(f"{HF_SCHEME}\0".encode())
     for name in (CONFIG_FILES[0], checkpoint.index.name or INDEX_NAME):
         hasher.update(_bytes_of(checkpoint, name) + b"\0")
     for name, content in contents.items():
         hasher.update(f"{name}\0{content}\0".encode())
-    return Identity(checkpoint.label, HF_SCHEME, hasher.hexdigest(), _basis(contents), contents)
+    return Identity(checkpoint.label, scheme, hasher.hexdigest(), _basis(contents), contents)
 
 
 def _contents(checkpoint: Checkpoint, compute_hashes: bool, progress: Progress) -> dict[str, str]:

@@ -10,10 +10,10 @@ from typing import Any
 
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
-from csf_tool.checkpoint.model import Checkpoint, Layout
+from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import Problem, Severity
-from csf_tool.checkpoint.side_files import config_files, model_root, plain_files
+from csf_tool.checkpoint.side_files import config_files, plain_files
 from csf_tool.codes import Code, Finding
 from csf_tool.disk.json_files import parse_json
 from csf_tool.disk.reader import MAX_JSON_BYTES, read_document
@@ -34,7 +34,7 @@ def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
         name = path.relative_to(checkpoint.root).as_posix()
         if path.suffix == ".json" and name not in known and (fault := _json_fault(path)):
             found.append(Problem(fault, Code.INVALID_JSON, name))
-    if checkpoint.layout is Layout.HF and not (checkpoint.root / CONFIG_FILES[0]).exists():
+    if checkpoint.layout.expects_config and not (checkpoint.root / CONFIG_FILES[0]).exists():
         text = "not there: nothing says what model this is, nor which modules have CSF streams"
         found.append(Problem(text, Code.MISSING_FILE, CONFIG_FILES[0], severity=Severity.WARNING))
     return found
@@ -63,7 +63,7 @@ def compare_side_files(checkpoint: Checkpoint, reference: Checkpoint) -> tuple[i
     """
     if checkpoint.path.is_file() or reference.path.is_file():
         return 0, []
-    folder = model_root(checkpoint).relative_to(checkpoint.root)
+    folder = checkpoint.layout.model_root.relative_to(checkpoint.root)
     ours, theirs = _paths(checkpoint), _model_files(reference)
     problems = []
     for name, path in theirs.items():
@@ -119,7 +119,7 @@ def _value(value: Any) -> str:
 
 def _index_problems(checkpoint: Checkpoint, reference: Checkpoint) -> list[Problem]:
     """The index against the reference's, where both are those of the same dense shards."""
-    root, there = model_root(checkpoint), model_root(reference)
+    root, there = checkpoint.layout.model_root, reference.layout.model_root
     theirs = find_index(there)
     if theirs is None:
         return []

@@ -95,7 +95,7 @@ class _Verification:
         self._fetched = self._names_fetched()
         for side in filter(None, (checkpoint, against)):
             side.fetch_side_files(MODEL_SUFFIXES)
-        self._receipts = checkpoint.container.scale_receipts if checkpoint.container else {}
+        self._receipts = checkpoint.layout.scale_receipts
         self._hashed_planes = 0
         self._rebuilt_shards = 0
         self._uncompared = 0
@@ -177,7 +177,7 @@ class _Verification:
         if self._fetched is not None and self._checkpoint.is_remote:
             scales = [tensor for name, tensor in self._tensors.items() if name in self._fetched]
             return [shard for shard in own_shards(self._checkpoint, scales).values() if shard.tensors]
-        receipts = self._checkpoint.container.receipts if self._checkpoint.container else {}
+        receipts = self._checkpoint.layout.receipts
         shards: list[LogicalShard] = []
         taken: set[str] = set()
         for shard in self._shards:
@@ -243,16 +243,14 @@ class _Verification:
 
     def _conclude_source(self) -> None:
         check = self.result.source
-        container = self._checkpoint.container
+        layout = self._checkpoint.layout
         check.checked = self._hashed_planes + self._rebuilt_shards
         evidence = f"source_sha256 of {count(self._hashed_planes, 'plane')} and of {self._rebuilt_shards} rebuilt"
         check.note = f"{evidence} {'shard' if self._rebuilt_shards == 1 else 'shards'}"
-        if container is None:
-            check.skip("no source hashes")
-        elif not container.receipts:
-            check.skip("no receipts, so no source hashes")
+        if not layout.receipts:
+            check.skip(layout.unproved)
         else:
-            shards = len(self._shards) if self._options.only else len(container.rows)
+            shards = len(self._shards) if self._options.only else len(layout.listed)
             planes = self._chosen_planes()
             if self._fetched is not None and self._hashed_planes == planes:
                 check.note = f"source_sha256 of {count(planes, 'plane')}; no other tensor was fetched"

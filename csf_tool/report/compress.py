@@ -5,7 +5,6 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from csf_tool.checkpoint.model import Layout
 from csf_tool.report.console import SHOWN_PROBLEMS
 from csf_tool.report.written import complete_already, written_json, written_lines
 from csf_tool.text import count, escape, percent, size
@@ -19,7 +18,7 @@ def compress_json(compressed: Compressed) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **written_json(compressed),
-        "layout": compressed.layout.value,
+        "layout": compressed.target.layout.name,
         "format": compressed.format.name,
         "device": compressed.device,
         "planes": compressed.planes,
@@ -37,12 +36,12 @@ def compress_report(compressed: Compressed) -> list[RenderableType]:
         return complete_already(compressed)
     saved = compressed.dense_bytes - compressed.csf_bytes
     lines: list[RenderableType] = [
-        f"Wrote {escape(compressed.destination)} ({compressed.layout.words}): "
+        f"Wrote {escape(compressed.destination)} ({compressed.target.layout.words}): "
         f"{count(compressed.planes, compressed.format.title + ' plane')}, {size(compressed.dense_bytes)} -> "
         f"{size(compressed.csf_bytes)} ({percent(saved, compressed.dense_bytes)} saved); "
         f"{size(compressed.bytes_written)} in {compressed.seconds:.1f} s; encoded on {compressed.device}."
     ]
-    if compressed.layout is Layout.CONTAINER:
+    if compressed.target.gives_receipts:
         lines.append("Every original shard was rebuilt from it and has its SHA-256.")
     lines += written_lines(compressed)
     lines += [f"Note: {escape(note)}" for note in compressed.notes]

@@ -8,21 +8,21 @@ meanwhile: every byte is read once, and encoded once.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.config import CONFIG_FILES, covering_recipe, mark_encoding, model_type, recipes
-from csf_tool.checkpoint.container import METADATA, ShardRow, receipt_name
 from csf_tool.checkpoint.index import INDEX_NAME, index_document
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Shard
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Shard
 from csf_tool.checkpoint.names import expert_group_of, module_of
 from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
+from csf_tool.choices import CompressTo
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, format_by_name
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder, read_scales
@@ -31,14 +31,13 @@ from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.errors import UsageError
 from csf_tool.progress import OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import local_executor, run_jobs
-from csf_tool.write.container import DOCUMENTS, RECORD_BYTES, container_documents
 from csf_tool.write.destination import Destination
 from csf_tool.write.encoding import EncodingRenderer, encoded_shard, require_lossless
 from csf_tool.write.engine import Earlier, WriteOptions, Written, kept_facts, require_sound, write
-from csf_tool.write.journal import Record
 from csf_tool.write.kept_streams import KeptStreams
 from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.selection import LeftDense, Rules, main_format, select
+from csf_tool.write.targets import TARGETS, Statement, TargetLayout, target_for
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,13 @@ class CompressOptions:
     Without a `layout` it is the one that readers exist for: Hugging Face for NVFP4, container for MXFP4.
     """
 
-    layout: Layout | None = None
+    layout: CompressTo | None = None
     rules: Rules = field(default_factory=Rules)
     origin: StatedOrigin = field(default_factory=StatedOrigin)
 
-    def wanted(self, layout: Layout) -> dict[str, Any]:
+    def wanted(self, layout: str) -> dict[str, Any]:
         """What two runs must have in common for one to go on from the other."""
-        options = {"layout": layout.value, **asdict(self.rules), **asdict(self.origin)}
+        options = {"layout": layout, **asdict(self.rules), **asdict(self.origin)}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
 
 
@@ -62,7 +61,7 @@ class CompressOptions:
 class Compressed(Written):
     """What `compress` wrote."""
 
-    layout: Layout
+    target: TargetLayout
     format: CsfFormat
     device: str
     planes: int
@@ -126,11 +125,11 @@ def compress(
         raise UsageError(f"{checkpoint.label}: holds CSF planes already; csf-tool expand makes it dense")
     if not checkpoint.dense_planes and not facts:
         raise UsageError(f"{checkpoint.label}: holds no FP4 block scales")
-    layout = Layout(facts["layout"]) if facts else _layout(checkpoint, options)
-    earlier = Earlier.at(destination, checkpoint, how, "compress", options.wanted(layout))
+    target = TARGETS[facts["layout"]] if facts else _target(checkpoint, options)
+    earlier = Earlier.at(destination, checkpoint, how, "compress", options.wanted(target.layout.name))
     require_sound(checkpoint, earlier.consumed, "not compressed")
     if earlier.result:
-        return _compressed(earlier.written(checkpoint, destination), layout, earlier.result, encoder.device)
+        return _compressed(earlier.written(checkpoint, destination), target, earlier.result, encoder.device)
     checkpoint.fetch_side_files()
     configs = {file.name: load_json(file.path, file.name) for file in config_files(checkpoint)}
     left: list[LeftDense] = []
@@ -140,39 +139,42 @@ def compress(
             choice = _Choice(**facts)
         else:
             measure = partial(_count_exceptions, checkpoint, encoder, kept, progress, how)
-            choice, left = _choose(checkpoint, layout, options.rules, configs, measure)
+            choice, left = _choose(checkpoint, target, options.rules, configs, measure)
         renderer = EncodingRenderer(
             encoder,
             {name: exceptions for name, (_, _, exceptions) in choice.planes.items()},
             kept,
-            decoder if layout is Layout.CONTAINER else None,
+            decoder if target.gives_receipts else None,
         )
         shards = [
-            encoded_shard(shard, choice.planes_of(shard), renderer.exceptions, layout, choice.fmt)
+            encoded_shard(shard, choice.planes_of(shard), renderer.exceptions, target.layout, choice.fmt)
             for shard in checkpoint.shards
         ]
-        if layout is Layout.CONTAINER:
-            output = _container_output(checkpoint, options.origin, configs, choice, shards, renderer)
+        if target.layout.keeps_dense_files:
+            files = _dense_files(checkpoint)
         else:
-            output = _hf_output(checkpoint, configs, choice, earlier, shards, renderer)
+            files = _marked_files(checkpoint, configs, choice, earlier, shards)
+        side_files = target.placed(plain_files(checkpoint) + files)
+        output = Output("compress", shards, side_files, renderer, facts=asdict(choice))
+        output = target.compressed(output, partial(_statement, checkpoint, options.origin, configs, choice))
         written = write(output, checkpoint, destination, earlier, progress, how, begun)
-    written.notes = _unmarked(configs, choice)
-    return _compressed(written, layout, choice, encoder.device, left)
+    written.notes = [] if target.layout.keeps_dense_files else _unmarked(configs, choice)
+    return _compressed(written, target, choice, encoder.device, left)
 
 
-def _layout(checkpoint: Checkpoint, options: CompressOptions) -> Layout:
+def _target(checkpoint: Checkpoint, options: CompressOptions) -> TargetLayout:
     """The layout to write: what is asked for, or the one that readers of the format exist for."""
     fmt = main_format(checkpoint.dense_planes)
-    layout = options.layout or (Layout.HF if fmt.has_hf_readers else Layout.CONTAINER)
-    if layout is Layout.HF and not fmt.has_hf_readers:
-        raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout; use --to container")
-    if layout is Layout.CONTAINER and (nested := [shard.name for shard in checkpoint.shards if "/" in shard.name]):
-        raise UsageError(f"--to container: shard {nested[0]} lies in a folder; a container's shard names are plain")
-    return layout
+    default = target_for(fmt)
+    target = TARGETS[options.layout] if options.layout else default
+    if refusal := target.refusal(fmt, checkpoint.shards):
+        instead = f"; use --to {default.layout.name}" if target.refusal(fmt, ()) else ""
+        raise UsageError(f"--to {target.layout.name}: {refusal}{instead}")
+    return target
 
 
 def _compressed(
-    written: Written, layout: Layout, planes: "_Choice | Checkpoint", device: str, left: Sequence[LeftDense] = ()
+    written: Written, target: TargetLayout, planes: "_Choice | Checkpoint", device: str, left: Sequence[LeftDense] = ()
 ) -> Compressed:
     """The result, of planes that were chosen now or that a finished result holds."""
     if isinstance(planes, Checkpoint):
@@ -181,7 +183,7 @@ def _compressed(
         fmt, scales = planes.fmt, planes.scales()
     return Compressed(
         **vars(written),
-        layout=layout,
+        target=target,
         format=fmt,
         device=device,
         planes=len(scales),
@@ -193,14 +195,14 @@ def _compressed(
 
 def _choose(
     checkpoint: Checkpoint,
-    layout: Layout,
+    target: TargetLayout,
     rules: Rules,
     configs: Mapping[str, Any],
     measure: Callable[[list[DensePlane]], dict[str, int]],
 ) -> tuple[_Choice, list[LeftDense]]:
     """Choose what to compress; and what stays dense, each with the reason."""
     planes = checkpoint.dense_planes
-    modules = _marked_modules(planes, configs) if layout is Layout.HF else None
+    modules = None if target.layout.keeps_dense_files else _marked_modules(planes, configs)
     selection = select(planes, rules, modules, measure, checkpoint.doubtful)
     if not selection.chosen:
         first = selection.left[0]
@@ -209,7 +211,7 @@ def _choose(
     chosen = {plane.name: (plane.rows, plane.cols, selection.exceptions[plane.name]) for plane in selection.chosen}
     names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
     shards = [shard.name for shard in checkpoint.shards]
-    return _Choice(layout.value, selection.fmt.name, chosen, shards, names), selection.left
+    return _Choice(target.layout.name, selection.fmt.name, chosen, shards, names), selection.left
 
 
 def _recipe_modules(configs: Mapping[str, Any]) -> set[str]:
@@ -231,7 +233,7 @@ def _unmarked(configs: Mapping[str, Any], choice: _Choice) -> list[str]:
     """That readers which go by recipes will not find some of the planes."""
     known = _recipe_modules(configs)
     unmarked = sorted({_marked_module(name, known) for name in choice.planes} - known)
-    if choice.layout != Layout.HF or not unmarked:
+    if not unmarked:
         return []
     return [
         f"no recipe in {' or '.join(CONFIG_FILES)} for {unmarked[0]} (of {len(unmarked)} modules): "
@@ -298,27 +300,29 @@ def _measure(task: _Measuring, on_bytes: OnBytes = lambda _: None) -> dict[str, 
     return counts
 
 
-def _hf_output(
+def _dense_files(checkpoint: Checkpoint) -> list[SideFile]:
+    """Configs and index as they are."""
+    index = checkpoint.index
+    return config_files(checkpoint) + ([SideFile(index.name, checkpoint.root / index.name)] if index else [])
+
+
+def _marked_files(
     checkpoint: Checkpoint,
     configs: Mapping[str, Any],
     choice: _Choice,
     earlier: Earlier,
     shards: list[OutputShard],
-    renderer: EncodingRenderer,
-) -> Output:
+) -> list[SideFile]:
+    """Configs whose recipes are marked, and the index of the stored names."""
     known = _recipe_modules(configs)
     marked = {_marked_module(name, known) for name in choice.planes}
-    marked_configs = rewritten_configs(checkpoint, lambda raw, name: mark_encoding(raw, name, marked))
-    return Output(
-        "compress",
-        shards,
-        plain_files(checkpoint) + marked_configs + _hf_index(checkpoint, choice, earlier, shards),
-        renderer,
-        facts=asdict(choice),
-    )
+    files = rewritten_configs(checkpoint, lambda raw, name: mark_encoding(raw, name, marked))
+    return files + _stored_index(checkpoint, choice, earlier, shards)
 
 
-def _hf_index(checkpoint: Checkpoint, choice: _Choice, earlier: Earlier, shards: list[OutputShard]) -> list[SideFile]:
+def _stored_index(
+    checkpoint: Checkpoint, choice: _Choice, earlier: Earlier, shards: list[OutputShard]
+) -> list[SideFile]:
     """The index with stored names: the source's order, or a new one where it has none and needs one."""
     index, fmt = checkpoint.index, choice.fmt
     if index is None and len(choice.shards) == 1:
@@ -335,48 +339,7 @@ def _hf_index(checkpoint: Checkpoint, choice: _Choice, earlier: Earlier, shards:
     return [SideFile.new(name, render_json(document))]
 
 
-def _container_output(
-    checkpoint: Checkpoint,
-    stated: StatedOrigin,
-    configs: Mapping[str, Any],
-    choice: _Choice,
-    shards: list[OutputShard],
-    renderer: EncodingRenderer,
-) -> Output:
-    index = checkpoint.index
-    files = plain_files(checkpoint) + config_files(checkpoint)
-    files += [SideFile(index.name, checkpoint.root / index.name)] if index else []
-    side_files = [replace(file, folder=METADATA) for file in files]
+def _statement(checkpoint: Checkpoint, stated: StatedOrigin, configs: Mapping[str, Any], choice: _Choice) -> Statement:
     origin = find_origin(checkpoint, choice.fmt, model_type(configs.get(CONFIG_FILES[0])), stated)
-
-    def documents(_: Mapping[str, Record], folder: Path) -> list[SideFile]:
-        return container_documents(
-            folder,
-            choice.fmt,
-            origin,
-            [_row(folder, name) for name in choice.shards],
-            choice.names,
-            choice.scales(),
-            side_files,
-            source_index=index.name if index else None,
-            is_proved=True,
-        )
-
-    return Output(
-        "compress",
-        shards,
-        side_files,
-        renderer,
-        documents,
-        documents_bytes=sum(2 * len(shard.header) for shard in shards) + RECORD_BYTES * len(choice.planes),
-        document_names=DOCUMENTS | set(map(receipt_name, choice.shards)),
-        wants_hashes=True,
-        proof_bytes=sum(shard.size for shard in checkpoint.shards),
-        facts=asdict(choice),
-    )
-
-
-def _row(folder: Path, file: str) -> ShardRow:
-    """What the receipt that was written with a shard states of it."""
-    name = receipt_name(file)
-    return ShardRow.parse(load_json(folder / name, name), name)
+    source_index = checkpoint.index.name if checkpoint.index else None
+    return Statement(choice.fmt, origin, choice.shards, choice.names, choice.scales(), source_index)

@@ -19,13 +19,13 @@ from csf_tool.checkpoint.config import (
     serving_config,
     strip_encoding,
 )
-from csf_tool.checkpoint.container import METADATA, TENSORS, ShardRow, require_object
+from csf_tool.checkpoint.container import require_object
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, index_document, read_index
 from csf_tool.checkpoint.logical import Range, logical_index, logical_tensors, new_index, own_shards
-from csf_tool.checkpoint.model import Checkpoint, Layout, Shard
+from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
-from csf_tool.checkpoint.side_files import SideFile, config_files, model_root, plain_files, rewritten_configs
+from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat, format_by_name
@@ -35,10 +35,9 @@ from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import OnBytes, Progress
 from csf_tool.text import count
-from csf_tool.write.container import DOCUMENTS, RECORD_BYTES, container_documents
 from csf_tool.write.engine import Earlier, WriteOptions, Written, require_sound, write
-from csf_tool.write.journal import Record
 from csf_tool.write.output import Output, OutputShard
+from csf_tool.write.targets import TARGETS, Statement, TargetLayout
 
 HEADERS_UNKNOWN = (
     "unknown: converted from the Hugging Face layout, so the original shards cannot be restored bit for bit; "
@@ -102,11 +101,8 @@ def convert(
     _require_convertible(checkpoint, target, format_by_name(facts.format), how)
     checkpoint.fetch_side_files()
     notes: list[str] = []
-    if target is Target.HF:
-        output = _hf_output(checkpoint, facts, earlier, notes)
-    elif target is Target.CONTAINER:
-        output = _container_output(checkpoint, facts, earlier, options)
-        notes.append(f"source headers: {HEADERS_UNKNOWN}")
+    if layout := TARGETS.get(target.value):
+        output = _output(checkpoint, layout, facts, earlier, options, notes)
     else:
         output = _serving_output(checkpoint, facts, options)
     if earlier.result:
@@ -134,15 +130,15 @@ def _facts(checkpoint: Checkpoint) -> _Facts:
 
 
 def _require_convertible(checkpoint: Checkpoint, target: Target, fmt: CsfFormat, how: WriteOptions) -> None:
-    is_container = checkpoint.layout is Layout.CONTAINER
-    if target is Target.HF and not fmt.has_hf_readers:
-        raise UsageError(f"--to hf: no reader knows {fmt.title} CSF in the Hugging Face layout")
-    if target is Target.SERVING and not is_container:
+    if written := TARGETS.get(target.value):
+        if refusal := written.refusal(fmt, ()):  # in whatever folders shards lie, they are given by their file names
+            raise UsageError(f"--to {target.value}: {refusal}")
+        if isinstance(checkpoint.layout, written.layout):
+            raise UsageError(f"{checkpoint.label}: is a {checkpoint.layout.words} already")
+    elif not checkpoint.layout.can_be_served:
         raise UsageError(
             "--to serving: the builds that read a serving directory want a container; convert to one first"
         )
-    if is_container is (target is Target.CONTAINER):
-        raise UsageError(f"{checkpoint.label}: is a {checkpoint.layout.words} already")
     names = [shard.file for shard in checkpoint.shards]
     if len(set(names)) < len(names):
         raise UsageError(f"{checkpoint.label}: two shards of one file name in different folders")
@@ -150,12 +146,35 @@ def _require_convertible(checkpoint: Checkpoint, target: Target, fmt: CsfFormat,
         raise UsageError("--consume-source: what --link and --to serving give needs the source's shards")
 
 
-def _hf_output(checkpoint: Checkpoint, facts: _Facts, earlier: Earlier, notes: list[str]) -> Output:
-    slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in checkpoint.planes}
-    shards = [_copied_shard(shard, shard.file, {}, slabs) for shard in checkpoint.shards]
-    side_files = plain_files(checkpoint) + _marked_configs(checkpoint, earlier, notes)
-    side_files.append(_stored_index(checkpoint, earlier, shards))
-    return Output("convert", shards, side_files, CopyingRenderer(), facts=asdict(facts))
+def _output(
+    checkpoint: Checkpoint,
+    target: TargetLayout,
+    facts: _Facts,
+    earlier: Earlier,
+    options: ConvertOptions,
+    notes: list[str],
+) -> Output:
+    """What is to be written in a layout; `notes` hear of what the result cannot have."""
+    fmt = format_by_name(facts.format)
+    layout, slabs = target.layout, {}
+    if not layout.keeps_dense_files:  # who finds planes by recipes wants fixed streams in their slabs
+        slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in checkpoint.planes}
+    shards = [_copied_shard(s, layout.stored_name(s.file), layout.marks(fmt), slabs) for s in checkpoint.shards]
+    if layout.keeps_dense_files:
+        files = [*rewritten_configs(checkpoint, strip_encoding), _dense_index(checkpoint, target, earlier)]
+        notes.append(f"source headers: {HEADERS_UNKNOWN}")
+    else:
+        files = [*_marked_configs(checkpoint, earlier, notes), _stored_index(checkpoint, earlier, shards)]
+    side_files = target.placed(plain_files(checkpoint) + files)
+    output = Output("convert", shards, side_files, CopyingRenderer(), facts=asdict(facts))
+    return target.converted(output, lambda: _statement(checkpoint, facts, options), earlier.record)
+
+
+def _statement(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -> Statement:
+    fmt = format_by_name(facts.format)
+    config = next((load_json(file.path, file.name) for file in config_files(checkpoint)), None)
+    origin = find_origin(checkpoint, fmt, model_type(config), options.origin)
+    return Statement(fmt, origin, facts.shards, facts.names, facts.scales, note=HEADERS_UNKNOWN)
 
 
 def _marked_configs(checkpoint: Checkpoint, earlier: Earlier, notes: list[str]) -> list[SideFile]:
@@ -180,7 +199,7 @@ def _marked_configs(checkpoint: Checkpoint, earlier: Earlier, notes: list[str]) 
 
 def _stored_index(checkpoint: Checkpoint, earlier: Earlier, shards: list[OutputShard]) -> SideFile:
     """The index of the stored names, in the order of the source's index where there is one."""
-    root = model_root(checkpoint)
+    root = checkpoint.layout.model_root
     found = find_index(root)
     name = found or INDEX_NAME
     if (kept := earlier.content(name)) is not None:
@@ -201,40 +220,12 @@ def _stored_index(checkpoint: Checkpoint, earlier: Earlier, shards: list[OutputS
     return SideFile.new(name, render_json(document))
 
 
-def _container_output(checkpoint: Checkpoint, facts: _Facts, earlier: Earlier, options: ConvertOptions) -> Output:
-    fmt = format_by_name(facts.format)
-    marks = {"schema": fmt.schema, "codec": fmt.codec}
-    shards = [_copied_shard(shard, f"{TENSORS}/{shard.file}", marks, {}) for shard in checkpoint.shards]
-    files = plain_files(checkpoint) + rewritten_configs(checkpoint, strip_encoding)
-    side_files = [replace(file, folder=METADATA) for file in [*files, _dense_index(checkpoint, earlier)]]
-    config = next((load_json(file.path, file.name) for file in config_files(checkpoint)), None)
-    origin = find_origin(checkpoint, fmt, model_type(config), options.origin)
-
-    def documents(records: Mapping[str, Record], folder: Path) -> list[SideFile]:
-        found = {file: earlier.record(f"{TENSORS}/{file}", records) for file in facts.shards}
-        rows = [ShardRow(file, record.size, record.sha256) for file, record in found.items()]
-        return container_documents(
-            folder, fmt, origin, rows, facts.names, facts.scales, side_files, note=HEADERS_UNKNOWN
-        )
-
-    return Output(
-        "convert",
-        shards,
-        side_files,
-        CopyingRenderer(),
-        documents,
-        documents_bytes=RECORD_BYTES * len(facts.scales),
-        document_names=DOCUMENTS,
-        wants_hashes=True,
-        facts=asdict(facts),
-    )
-
-
-def _dense_index(checkpoint: Checkpoint, earlier: Earlier) -> SideFile:
+def _dense_index(checkpoint: Checkpoint, target: TargetLayout, earlier: Earlier) -> SideFile:
     """The index that the dense checkpoint will have: a container keeps the source's."""
     index = checkpoint.index
     name = index.name if index else INDEX_NAME
-    if (kept := earlier.content(f"{METADATA}/{name}")) is not None:
+    [place] = target.placed([SideFile.new(name, b"")])
+    if (kept := earlier.content(place.target)) is not None:
         return SideFile.new(name, kept)
     dense = list(own_shards(checkpoint, logical_tensors(checkpoint).values()).values())
     return SideFile.new(name, render_json(logical_index(index, dense) if index else new_index(dense)))
@@ -249,8 +240,8 @@ def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptio
             config = require_object(load_json(file.path, file.name), file.name)
             content = render_json(serving_config(config, format_by_name(facts.format), root))
         files.append(replace(file, content=content))
-    if (name := find_index(model_root(checkpoint))) is not None:
-        files.append(SideFile(name, model_root(checkpoint) / name))
+    if (name := find_index(checkpoint.layout.model_root)) is not None:
+        files.append(SideFile(name, checkpoint.layout.model_root / name))
     return Output("convert", [], files, CopyingRenderer())
 
 

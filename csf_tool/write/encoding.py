@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from csf_tool.checkpoint.container import TENSORS, Receipt, ScaleReceipt, ShardRow, receipt_name
+from csf_tool.checkpoint.container import Receipt, ScaleReceipt, ShardRow, receipt_name
+from csf_tool.checkpoint.layout import Layout, SingleFile
 from csf_tool.checkpoint.logical import LogicalShard, Range, logical_tensors, merge_ranges, original_shard
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Layout, Located, Shard, Stored
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Shard, Stored
 from csf_tool.checkpoint.planes import find_planes
 from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile
@@ -31,7 +32,7 @@ from csf_tool.write.selection import csf_bytes
 
 
 def encoded_shard(
-    shard: Shard, chosen: Mapping[str, DensePlane], exceptions: Mapping[str, int], layout: Layout, fmt: CsfFormat
+    shard: Shard, chosen: Mapping[str, DensePlane], exceptions: Mapping[str, int], layout: type[Layout], fmt: CsfFormat
 ) -> OutputShard:
     """What becomes of a dense shard: `chosen` planes, with so many exceptions each, turn into streams."""
     entries: list[tuple[str, str, tuple[int, ...], int]] = []
@@ -43,13 +44,9 @@ def encoded_shard(
         else:
             entries.append((tensor.name, tensor.dtype, tensor.shape, tensor.nbytes))
             sources.append(Located(shard, tensor))
-    metadata = dict(shard.header.metadata) or {"format": "pt"}
-    if layout is Layout.CONTAINER:
-        metadata |= {"schema": fmt.schema, "codec": fmt.codec}
-    header = render_header(metadata, entries)
-    name = f"{TENSORS}/{shard.name}" if layout is Layout.CONTAINER else shard.name
+    header = render_header((shard.header.metadata or {"format": "pt"}) | layout.marks(fmt), entries)
     size = len(header) + sum(nbytes for *_, nbytes in entries)
-    return OutputShard(name, header, tuple(merge_ranges(sources)), size, (shard,))
+    return OutputShard(layout.stored_name(shard.name), header, tuple(merge_ranges(sources)), size, (shard,))
 
 
 def _stream_entries(plane: DensePlane, exceptions: int) -> list[tuple[str, str, tuple[int, ...], int]]:
@@ -188,7 +185,7 @@ def _original(path: Path, name: str, receipt: Receipt) -> LogicalShard:
     with RandomReader(path, name) as reader:
         status = os.fstat(reader.fileno())
         shard = Shard(name, path, status.st_size, status.st_mtime_ns, read_header(reader, status.st_size))
-    written = Checkpoint(path.parent, path.parent, Layout.CONTAINER, shards=[shard])
+    written = Checkpoint(path, SingleFile(path.parent), shards=[shard])
     written.plane_table, problems = find_planes(Stored([shard]), receipt.scales)
     if found := errors(problems):
         raise CheckpointError(f"what was just written is not sound: {found[0]}", Code.WRITTEN_WRONGLY)

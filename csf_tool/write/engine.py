@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from csf_tool.cancel import CancelToken
-from csf_tool.checkpoint.container import MANIFEST, VERIFICATION
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
@@ -203,7 +202,7 @@ def require_sound(
     Raises:
         CheckpointError: there is a fault.
     """
-    known = {*excused, *consumed, *((MANIFEST, VERIFICATION) if consumed else ())}
+    known = {*excused, *consumed, *(checkpoint.layout.totals_in if consumed else ())}
     if found := [problem for problem in errors(checkpoint.problems) if problem.file not in known]:
         raise CheckpointError(f"{refusal}: {first_of(found)}", Code.FAULTY_SOURCE, checkpoint.label)
 

@@ -5,20 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
-from csf_tool.checkpoint.container import MANIFEST
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
+from csf_tool.checkpoint.layout import is_licence
 from csf_tool.checkpoint.logical import LogicalShard, logical_index, logical_shards, new_index
-from csf_tool.checkpoint.model import Checkpoint, Layout
+from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity, errors
-from csf_tool.checkpoint.published import metadata_hashes
-from csf_tool.checkpoint.side_files import (
-    SideFile,
-    config_files,
-    is_licence,
-    model_root,
-    plain_files,
-    rewritten_configs,
-)
+from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files, rewritten_configs
 from csf_tool.coders.decoder import Decoder
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import hash_file
@@ -84,18 +76,19 @@ def expand(
         planes=len(checkpoint.planes),
         excused=[replace(problem, severity=Severity.WARNING) for problem in config_faults],
         licences=sorted(file.name for file in side_files if is_licence(file.name)),
-        origin=checkpoint.container.origin if checkpoint.container else "",
+        origin=checkpoint.layout.origin,
     )
 
 
 def _require_source_metadata(checkpoint: Checkpoint) -> None:
     """A container promises the original folder: its config, tokenizer and index must be the source's, too."""
-    for entry in metadata_hashes(checkpoint.container) if checkpoint.container else ():
+    for entry in checkpoint.layout.model_hashes():
         path = checkpoint.root / entry.file
         found = hash_file(path, entry.file, {entry.algorithm}, lambda _: None)[entry.algorithm]
         if found != entry.digest:
-            problem = f"not expanded: its SHA-256 is {found}, {MANIFEST} says {entry.digest} ({entry.evidence})"
-            raise CheckpointError(f"{problem}: download that file again", Code.HASH_DIFFERS, entry.file)
+            problem = f"not expanded: its SHA-256 is {found}, {checkpoint.layout.main_document} says {entry.digest} "
+            problem += f"({entry.evidence}): download that file again"
+            raise CheckpointError(problem, Code.HASH_DIFFERS, entry.file)
 
 
 def _side_files(checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Earlier) -> list[SideFile]:
@@ -108,8 +101,8 @@ def _side_files(checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Ear
 
 def _never_held(checkpoint: Checkpoint, shards: list[LogicalShard]) -> list[str]:
     """What the source's index lists and the container never held: the dense checkpoint lacks it, too."""
-    root = model_root(checkpoint)
-    name = find_index(root) if checkpoint.container else None
+    root = checkpoint.layout.model_root
+    name = find_index(root) if checkpoint.layout.keeps_dense_files else None
     try:
         lacking = sorted(read_index(root, name).shards - {shard.name for shard in shards}) if name else []
     except CheckpointError as error:
@@ -121,7 +114,7 @@ def _never_held(checkpoint: Checkpoint, shards: list[LogicalShard]) -> list[str]
 
 def _index(checkpoint: Checkpoint, shards: list[LogicalShard], restored: bool, earlier: Earlier) -> list[SideFile]:
     """The index: a restored original's own bytes; rewritten, or new where there was none, otherwise."""
-    root = model_root(checkpoint)
+    root = checkpoint.layout.model_root
     name = None if checkpoint.path.is_file() else find_index(root)
     if name and restored:
         return [SideFile(name, root / name)]
@@ -129,6 +122,6 @@ def _index(checkpoint: Checkpoint, shards: list[LogicalShard], restored: bool, e
         return [SideFile.new(name or INDEX_NAME, kept)]
     if name:
         return [SideFile.new(name, render_json(logical_index(read_index(root, name), shards)))]
-    if checkpoint.layout is Layout.FILE or (len(shards) == 1 and shards[0].name == f"model{SHARD_SUFFIX}"):
+    if not checkpoint.layout.expects_index or (len(shards) == 1 and shards[0].name == f"model{SHARD_SUFFIX}"):
         return []
     return [SideFile.new(INDEX_NAME, render_json(new_index(shards)))]

@@ -4,14 +4,13 @@ import hashlib
 import os
 from collections.abc import Mapping
 
-from csf_tool.checkpoint.container import MANIFEST
 from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.checkpoint.side_files import config_files, model_root
+from csf_tool.checkpoint.side_files import config_files
 from csf_tool.disk.reader import read_document
 
 
 def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] | None = None) -> str:
-    """SHA-256 over the names, sizes and times of the shards, and the bytes of manifest, configs and index.
+    """SHA-256 over the names, sizes and times of the shards, and the bytes of configs, main document and index.
 
     It reads no tensor data, so two revisions that differ in data alone are told apart by the files' times.
     `consumed` has size and time of shards that were there when the run began. A repository on the Hub is known by
@@ -24,10 +23,10 @@ def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] 
     for name, (size, mtime_ns) in sorted(shards.items()):
         hasher.update(os.fsencode(name) + f"\0{size}\0{mtime_ns}\0".encode())  # the name's bytes may be no UTF-8
     documents = [file.path for file in config_files(checkpoint)]
-    if checkpoint.container:
-        documents.append(checkpoint.root / MANIFEST)
+    if document := checkpoint.layout.main_document:
+        documents.append(checkpoint.root / document)
     if checkpoint.index:
-        documents.append(model_root(checkpoint) / checkpoint.index.name)
+        documents.append(checkpoint.layout.model_root / checkpoint.index.name)
     for path in documents:
         hasher.update(read_document(path, path.name) + b"\0")
     return hasher.hexdigest()

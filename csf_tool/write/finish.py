@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from csf_tool.checkpoint.model import Checkpoint, Layout
+from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import StatedOrigin
-from csf_tool.choices import Target
+from csf_tool.choices import CompressTo, Target
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder
 from csf_tool.errors import UsageError
@@ -38,6 +38,6 @@ def finish(
     if run.operation == "convert":
         target = Target(wanted.pop("to"))
         return convert(checkpoint, destination, target, ConvertOptions(**wanted, origin=origin), progress, how)
-    layout = Layout(wanted.pop("layout"))
+    layout = CompressTo(wanted.pop("layout"))
     options = CompressOptions(layout, Rules(**wanted), origin)
     return compress(checkpoint, destination, options, encoder, decoder, progress, how)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from csf_tool.checkpoint.container import Receipt, ShardRow
-from csf_tool.checkpoint.container_reading import read_container
+from csf_tool.checkpoint.container_layout import Container
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import Problems, Severity, errors
 from csf_tool.coders.decoder import NumpyDecoder
@@ -64,14 +64,14 @@ def test_a_good_container_has_no_problems(tmp_path: Path, codec: Codec) -> None:
 def test_what_is_read(container: Path) -> None:
     manifest = json.loads((container / "manifest.json").read_text())
     found = Problems()
-    read = read_container(container, found)
+    read = Container.read(container, found)
     assert found == []
     assert read.rows[FIRST] == ShardRow(**manifest["shards"][0])
     assert read.metadata_sha256 == manifest["metadata_sha256"]
     assert read.source_names[SCALE] == FIRST
     assert len(read.scale_receipts) == 6
     assert read.scale_receipts[SCALE].shape == (16, 4)
-    assert read.metadata_root == container / "metadata"
+    assert read.model_root == container / "metadata"
     assert next(iter(read.receipts[FIRST].parse_source_header().tensors)) == "model.layers.0.norm.weight"
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from csf_tool.checkpoint.model import Layout
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.published import published_hashes
 from csf_tool.disk.json_files import load_json
@@ -32,7 +31,7 @@ def test_a_container_whose_manifest_is_damaged_is_not_passed_over_in_silence(cop
     shutil.copytree(container / "tensors", folder / "tensors")
     (folder / "manifest.json").write_bytes((container / "manifest.json").read_bytes()[:100])
     checkpoint = open_checkpoint(folder)
-    assert checkpoint.layout is Layout.HF
+    assert checkpoint.layout.name == "hf"
     [problem] = [p for p in checkpoint.problems if p.file == "manifest.json"]
     assert problem.problem.startswith("cannot be read, and the folder is taken as a Hugging Face checkpoint")
 

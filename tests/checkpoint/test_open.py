@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from csf_tool.checkpoint.model import Layout
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import Severity, errors
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
@@ -60,18 +59,18 @@ def refused(path: Path, kind: type[CsfToolError]) -> str:
 @pytest.mark.parametrize(
     ("sample", "layout", "kind", "planes", "dense_planes"),
     [
-        ("nvfp4-csf-hf", Layout.HF, "Hugging Face layout, NVFP4 CSF", 36, 0),
-        ("nvfp4-csf-container", Layout.CONTAINER, "CSF container, NVFP4 CSF", 36, 0),
-        ("nvfp4-dense", Layout.HF, "Hugging Face layout, dense NVFP4", 0, 36),
-        ("nvfp4-ct-dense", Layout.HF, "Hugging Face layout, dense NVFP4", 0, 12),
-        ("mxfp4-csf-container", Layout.CONTAINER, "CSF container, MXFP4 CSF", 24, 0),
-        ("mxfp4-dense", Layout.HF, "Hugging Face layout, dense MXFP4", 0, 24),
+        ("nvfp4-csf-hf", "hf", "Hugging Face layout, NVFP4 CSF", 36, 0),
+        ("nvfp4-csf-container", "container", "CSF container, NVFP4 CSF", 36, 0),
+        ("nvfp4-dense", "hf", "Hugging Face layout, dense NVFP4", 0, 36),
+        ("nvfp4-ct-dense", "hf", "Hugging Face layout, dense NVFP4", 0, 12),
+        ("mxfp4-csf-container", "container", "CSF container, MXFP4 CSF", 24, 0),
+        ("mxfp4-dense", "hf", "Hugging Face layout, dense MXFP4", 0, 24),
     ],
 )
-def test_the_samples(sample: str, layout: Layout, kind: str, planes: int, dense_planes: int) -> None:
+def test_the_samples(sample: str, layout: str, kind: str, planes: int, dense_planes: int) -> None:
     checkpoint = open_checkpoint(SAMPLES / sample)
     assert checkpoint.problems == []
-    assert (checkpoint.layout, checkpoint.kind) == (layout, kind)
+    assert (checkpoint.layout.name, checkpoint.kind) == (layout, kind)
     assert (len(checkpoint.planes), len(checkpoint.dense_planes)) == (planes, dense_planes)
 
 
@@ -84,14 +83,14 @@ def test_the_geometry_of_the_samples_is_that_of_the_dense_ones() -> None:
 def test_a_hugging_face_directory(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(mini_hf(tmp_path, 3))
     assert checkpoint.problems == []
-    assert (checkpoint.layout, checkpoint.path, checkpoint.root) == (Layout.HF, tmp_path, tmp_path)
+    assert (checkpoint.layout.name, checkpoint.path, checkpoint.root) == ("hf", tmp_path, tmp_path)
     assert [shard.name for shard in checkpoint.shards] == [ONE, TWO, THREE]
     assert checkpoint.kind == "Hugging Face layout, NVFP4 CSF"
 
 
 def test_a_home_made_container_with_the_sources_index_at_the_root(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(home_made(tmp_path))
-    assert checkpoint.layout is Layout.CONTAINER
+    assert checkpoint.layout.name == "container"
     assert len(checkpoint.planes) == 6
     assert errors(checkpoint.problems) == []
 
@@ -115,7 +114,7 @@ def test_a_single_file_by_its_path_and_by_its_folder(tmp_path: Path) -> None:
     path = write_shard(tmp_path / "model.safetensors", compressed(layer(0, NVFP4), NVFP4))
     for given in (path, tmp_path):
         checkpoint = open_checkpoint(given)
-        assert (checkpoint.layout, checkpoint.root, checkpoint.path) == (Layout.FILE, tmp_path, given)
+        assert (checkpoint.layout.name, checkpoint.root, checkpoint.path) == ("file", tmp_path, given)
         assert checkpoint.kind == "single file, NVFP4 CSF"
         assert [shard.name for shard in checkpoint.shards] == ["model.safetensors"]
         assert (len(checkpoint.planes), checkpoint.problems) == (3, [])
@@ -123,12 +122,12 @@ def test_a_single_file_by_its_path_and_by_its_folder(tmp_path: Path) -> None:
 
 def test_one_shard_of_many_by_its_path_is_not_blamed_for_the_others(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(mini_hf(tmp_path, 3) / TWO)
-    assert (checkpoint.layout, len(checkpoint.planes), checkpoint.problems) == (Layout.FILE, 3, [])
+    assert (checkpoint.layout.name, len(checkpoint.planes), checkpoint.problems) == ("file", 3, [])
 
 
 def test_one_shard_of_a_container_by_its_path(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(mini_container(tmp_path, shards=3) / "tensors" / TWO)
-    assert (checkpoint.layout, len(checkpoint.planes), checkpoint.problems) == (Layout.FILE, 3, [])
+    assert (checkpoint.layout.name, len(checkpoint.planes), checkpoint.problems) == ("file", 3, [])
 
 
 def test_paths_may_be_strings(tmp_path: Path) -> None:
@@ -186,7 +185,7 @@ def test_a_manifest_of_another_tool(tmp_path: Path) -> None:
 def test_a_manifest_of_another_tool_in_a_good_checkpoint(tmp_path: Path) -> None:
     write_json(mini_hf(tmp_path) / "manifest.json", {"name": "an app"})
     checkpoint = open_checkpoint(tmp_path)
-    assert (checkpoint.layout, checkpoint.problems) == (Layout.HF, [])
+    assert (checkpoint.layout.name, checkpoint.problems) == ("hf", [])
 
 
 @pytest.mark.parametrize("content", [LFS_POINTER, b"<html>"])
@@ -227,7 +226,7 @@ def serving(root: Path, checkpoint_root: object, *, index: bool = True, codec: s
 def test_a_serving_directory_leads_to_its_weights(tmp_path: Path, index: bool, codec: str) -> None:
     root = mini_container(tmp_path / "weights")
     checkpoint = open_checkpoint(serving(tmp_path / "serve", str(root), index=index, codec=codec))
-    assert (checkpoint.path, checkpoint.layout) == (root, Layout.CONTAINER)
+    assert (checkpoint.path, checkpoint.layout.name) == (root, "container")
 
 
 @pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
@@ -260,7 +259,7 @@ def test_serving_directories_that_lead_to_each_other(tmp_path: Path) -> None:
 def test_a_serving_directory_with_shards_in_it_is_opened_as_it_is(tmp_path: Path) -> None:
     mini_hf(tmp_path)
     serving(tmp_path, "/models/csf", index=False)
-    assert open_checkpoint(tmp_path).layout is Layout.HF
+    assert open_checkpoint(tmp_path).layout.name == "hf"
 
 
 # Half and half
@@ -272,7 +271,7 @@ MIXED = "a container and a Hugging Face checkpoint in one folder? Download each 
 def test_a_container_and_shards_in_one_folder(tmp_path: Path) -> None:
     mini_hf(mini_container(tmp_path))
     checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.layout is Layout.CONTAINER
+    assert checkpoint.layout.name == "container"
     assert problems(tmp_path) == [
         f"{INDEX}: lists CSF streams beside manifest.json: {MIXED}",
         f"{shard_name(1, 2)}: a shard beside manifest.json: {MIXED}",
@@ -388,7 +387,7 @@ def test_a_name_that_claims_a_million_shards_is_not_believed(tmp_path: Path) -> 
 def test_without_an_index_the_shards_are_taken_as_they_are(tmp_path: Path) -> None:
     (mini_hf(tmp_path, 3) / INDEX).unlink()
     checkpoint = open_checkpoint(tmp_path)
-    assert (checkpoint.layout, len(checkpoint.planes)) == (Layout.HF, 9)
+    assert (checkpoint.layout.name, len(checkpoint.planes)) == ("hf", 9)
     assert [str(p) for p in checkpoint.problems] == [
         "no index lists the shards: they are taken as they are; expand and compress write one"
     ]

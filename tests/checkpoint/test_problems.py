@@ -3,11 +3,10 @@
 from dataclasses import fields, replace
 from pathlib import Path
 
-from csf_tool.checkpoint.container import Container
-from csf_tool.checkpoint.container_reading import read_container
+from csf_tool.checkpoint.container_layout import Container
 from csf_tool.checkpoint.cross_check import cross_check
 from csf_tool.checkpoint.model import Stored
-from csf_tool.checkpoint.open import open_checkpoint, open_container
+from csf_tool.checkpoint.open import open_checkpoint, open_listed
 from csf_tool.checkpoint.problems import Problems, Severity, errors, warnings
 from csf_tool.codes import Code
 from tests.building import change_json, mini_container, shard_name, write_json
@@ -31,9 +30,9 @@ def spoilt(root: Path) -> Path:
 def test_a_container_hands_every_problem_to_the_checkpoint(tmp_path: Path) -> None:
     assert "problems" not in {field.name for field in fields(Container)}
     problems = Problems()
-    container = read_container(spoilt(tmp_path), problems)
+    container = Container.read(spoilt(tmp_path), problems)
     read = list(problems)
-    opened = open_container(tmp_path, container, problems)
+    opened = open_listed(container, problems)
     assert opened.problems is problems
     assert opened.problems[: len(read)] == read
     assert {problem.code for problem in read} == {Code.INVALID_FIELD, Code.DOCUMENTS_CONTRADICT, Code.STRAY_RECEIPT}

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from csf_tool.checkpoint.model import Layout
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.published import StatedOrigin
+from csf_tool.choices import CompressTo
 from csf_tool.coders.coded import CodedPlane, PlaneScales
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.coders.encoder import NumpyEncoder
@@ -24,6 +24,7 @@ from csf_tool.write.compress import Compressed, CompressOptions, compress
 from csf_tool.write.engine import WriteOptions
 from csf_tool.write.expand import expand
 from csf_tool.write.selection import Rules
+from csf_tool.write.targets import TARGETS
 from tests.building import tree
 
 Sample = Callable[[str], Path]
@@ -35,7 +36,7 @@ INDEX = "model.safetensors.index.json"
 def run(
     source: Path,
     to: Path,
-    layout: Layout | None = None,
+    layout: CompressTo | None = None,
     rules: Rules | None = None,
     origin: StatedOrigin | None = None,
 ) -> Compressed:
@@ -54,41 +55,41 @@ def meaning(folder: Path) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("dense", "csf", "layout"),
     [
-        ("nvfp4-dense", "nvfp4-csf-hf", Layout.HF),
-        ("nvfp4-dense", "nvfp4-csf-container", Layout.CONTAINER),
-        ("mxfp4-dense", "mxfp4-csf-container", Layout.CONTAINER),
+        ("nvfp4-dense", "nvfp4-csf-hf", CompressTo.HF),
+        ("nvfp4-dense", "nvfp4-csf-container", CompressTo.CONTAINER),
+        ("mxfp4-dense", "mxfp4-csf-container", CompressTo.CONTAINER),
     ],
 )
 def test_the_result_is_that_of_another_encoder(
-    sample: Sample, tmp_path: Path, dense: str, csf: str, layout: Layout
+    sample: Sample, tmp_path: Path, dense: str, csf: str, layout: CompressTo
 ) -> None:
     """Shards byte for byte, headers and all; JSON files say the same."""
     origin = StatedOrigin(f"minilm_{dense[:5]}", f"example/minilm-{dense[:5]}", "0" * 40)
     run(sample(dense), tmp_path / "out", layout, origin=origin)
     ours, theirs = meaning(tmp_path / "out"), meaning(sample(csf))
-    if layout is Layout.HF:  # an index is a map: its order says nothing
+    if layout is CompressTo.HF:  # an index is a map: its order says nothing
         ours[INDEX], theirs[INDEX] = (json.loads(str(side.pop(INDEX))) for side in (ours, theirs))
     assert ours == theirs
 
 
-@pytest.mark.parametrize(("dense", "layout"), [("nvfp4-dense", Layout.HF), ("mxfp4-dense", Layout.CONTAINER)])
+@pytest.mark.parametrize(("dense", "layout"), [("nvfp4-dense", CompressTo.HF), ("mxfp4-dense", CompressTo.CONTAINER)])
 def test_the_default_layout_is_the_one_that_readers_exist_for(
-    sample: Sample, tmp_path: Path, dense: str, layout: Layout
+    sample: Sample, tmp_path: Path, dense: str, layout: CompressTo
 ) -> None:
-    assert run(sample(dense), tmp_path / "out").layout is layout
-    assert open_checkpoint(tmp_path / "out").layout is layout
+    assert run(sample(dense), tmp_path / "out").target is TARGETS[layout]
+    assert open_checkpoint(tmp_path / "out").layout.name == layout
 
 
 @pytest.mark.parametrize("dense", ["nvfp4-dense", "nvfp4-ct-dense", "mxfp4-dense"])
 def test_expand_gives_back_the_folder_from_a_container(sample: Sample, tmp_path: Path, dense: str) -> None:
-    run(sample(dense), tmp_path / "csf", Layout.CONTAINER)
+    run(sample(dense), tmp_path / "csf", CompressTo.CONTAINER)
     expand(open_checkpoint(tmp_path / "csf"), tmp_path / "back", NumpyDecoder(), Silent())
     assert tree(tmp_path / "back") == tree(sample(dense))
 
 
 @pytest.mark.parametrize("dense", ["nvfp4-dense", "nvfp4-ct-dense"])
 def test_expand_gives_back_every_shard_from_the_hf_layout(sample: Sample, tmp_path: Path, dense: str) -> None:
-    run(sample(dense), tmp_path / "csf", Layout.HF)
+    run(sample(dense), tmp_path / "csf", CompressTo.HF)
     expand(open_checkpoint(tmp_path / "csf"), tmp_path / "back", NumpyDecoder(), Silent())
     ours, theirs = tree(tmp_path / "back"), tree(sample(dense))
     assert {n: d for n, d in ours.items() if n != INDEX} == {n: d for n, d in theirs.items() if n != INDEX}
@@ -108,7 +109,7 @@ def test_the_container_says_the_same_everywhere_that_a_loader_looks(sample: Samp
 
 def test_mxfp4_in_the_hf_layout_is_refused(sample: Sample, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no reader knows MXFP4 CSF"):
-        run(sample("mxfp4-dense"), tmp_path / "out", Layout.HF)
+        run(sample("mxfp4-dense"), tmp_path / "out", CompressTo.HF)
     assert not (tmp_path / "out").exists()
 
 
@@ -149,7 +150,7 @@ def test_every_scale_left_dense_has_its_reason(tmp_path: Path) -> None:
         **nvfp4("m.0.shared_expert.up", 32, 8),
         **nvfp4("m.0.self_attn.q_proj", 32, 8),
     }
-    done = run(write_checkpoint(tmp_path / "in", tensors), tmp_path / "out", Layout.CONTAINER)
+    done = run(write_checkpoint(tmp_path / "in", tensors), tmp_path / "out", CompressTo.CONTAINER)
     assert done.planes == 1
     assert reasons(done) == {
         "m.1.experts.0.rows": "24 rows are not a positive multiple of 16",
@@ -175,9 +176,9 @@ def test_include_and_exclude_take_globs(tmp_path: Path) -> None:
     stems = ("m.0.experts.0.up", "m.0.experts.1.up", "m.0.self_attn.q_proj")
     tensors = {name: tensor for stem in stems for name, tensor in nvfp4(stem, 32, 8).items()}
     source = write_checkpoint(tmp_path / "in", tensors)
-    done = run(source, tmp_path / "a", Layout.CONTAINER, Rules(include=("*.self_attn.*",)))
+    done = run(source, tmp_path / "a", CompressTo.CONTAINER, Rules(include=("*.self_attn.*",)))
     assert (done.planes, set(reasons(done).values())) == (1, {"not included by --include"})
-    done = run(source, tmp_path / "b", Layout.CONTAINER, Rules(exclude=("*experts.1.*",)))
+    done = run(source, tmp_path / "b", CompressTo.CONTAINER, Rules(exclude=("*experts.1.*",)))
     assert (done.planes, reasons(done)["m.0.experts.1.up"]) == (1, "excluded by --exclude")
 
 
@@ -194,7 +195,7 @@ def test_a_module_is_marked_whole_or_left_dense_whole(tmp_path: Path) -> None:
         **nvfp4("m.1.mlp.experts.0.up", 32, 8),
     }
     source = write_checkpoint(tmp_path / "in", tensors, recipe_config("m.0.mlp.experts", "m.1.mlp.experts"))
-    done = run(source, tmp_path / "out", Layout.HF)
+    done = run(source, tmp_path / "out", CompressTo.HF)
     assert reasons(done)["m.0.mlp.experts.0.up"] == (
         "m.0.mlp.experts is left dense as a whole, for m.0.mlp.experts.1.up.weight_scale: "
         "24 rows are not a positive multiple of 16"
@@ -206,7 +207,7 @@ def test_a_module_is_marked_whole_or_left_dense_whole(tmp_path: Path) -> None:
 
 
 def test_modules_without_a_recipe_are_noted(sample: Sample, tmp_path: Path) -> None:
-    done = run(sample("nvfp4-ct-dense"), tmp_path / "out", Layout.HF)
+    done = run(sample("nvfp4-ct-dense"), tmp_path / "out", CompressTo.HF)
     assert "readers that go by recipes will not find its CSF planes" in done.notes[0]
 
 
@@ -249,8 +250,8 @@ def test_all_other_files_are_carried(copied: Copied, tmp_path: Path) -> None:
     source = copied("nvfp4-dense")
     (source / "tokenizer").mkdir()
     (source / "tokenizer" / "vocab.txt").write_text("a\nb\n")
-    run(source, tmp_path / "hf", Layout.HF)
-    run(source, tmp_path / "container", Layout.CONTAINER)
+    run(source, tmp_path / "hf", CompressTo.HF)
+    run(source, tmp_path / "container", CompressTo.CONTAINER)
     assert (tmp_path / "hf" / "tokenizer" / "vocab.txt").read_text() == "a\nb\n"
     manifest = json.loads((tmp_path / "container" / "manifest.json").read_text())
     assert "tokenizer/vocab.txt" in manifest["metadata_sha256"]
@@ -278,10 +279,10 @@ def test_the_origin_is_read_from_a_hub_cache(copied: Copied, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("dense", "layout"),
-    [("nvfp4-dense", Layout.HF), ("nvfp4-dense", Layout.CONTAINER), ("mxfp4-dense", Layout.CONTAINER)],
+    [("nvfp4-dense", CompressTo.HF), ("nvfp4-dense", CompressTo.CONTAINER), ("mxfp4-dense", CompressTo.CONTAINER)],
 )
 def test_every_byte_of_the_source_is_read_once(
-    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dense: str, layout: Layout
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dense: str, layout: CompressTo
 ) -> None:
     source = open_checkpoint(sample(dense))
     read: dict[str, list[tuple[int, int]]] = {shard.name: [] for shard in source.shards}
@@ -319,14 +320,14 @@ def test_streams_that_do_not_give_back_the_scales_are_not_written(sample: Sample
                 encoded.streams.fixed[0, 0] ^= 1
                 yield encoded
 
-    options = CompressOptions(Layout.CONTAINER)
+    options = CompressOptions(CompressTo.CONTAINER)
     with pytest.raises(CheckpointError, match=r"weight_scale: what was encoded does not give back the original scales"):
         compress(open_checkpoint(sample("nvfp4-dense")), tmp_path / "out", options, Wrong(), NumpyDecoder(), Silent())
     assert not list((tmp_path / "out").rglob("*.safetensors"))
 
 
 def test_streams_leave_no_file_behind(sample: Sample, tmp_path: Path) -> None:
-    for layout in (Layout.HF, Layout.CONTAINER):
+    for layout in (CompressTo.HF, CompressTo.CONTAINER):
         run(sample("nvfp4-dense"), tmp_path / "new" / layout.value, layout)
     with pytest.raises(UsageError, match="0 planes matched"):
         run(sample("nvfp4-dense"), tmp_path / "nothing", rules=Rules(exclude=("*",)))

@@ -1,0 +1,191 @@
+"""The layout of CSF containers: shards in one folder, the source's own files in another, and what vouches for both."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from csf_tool.checkpoint.container import (
+    CONTRACT,
+    MANIFEST,
+    METADATA,
+    METADATA_SHA256,
+    RECEIPTS,
+    SHARDS,
+    SOURCE_INDEX_SHA256,
+    TENSORS,
+    VERIFICATION,
+    Receipt,
+    ShardRow,
+    is_sha256,
+    receipt_name,
+)
+from csf_tool.checkpoint.container_reading import compare_with_shards, read_documents, read_manifest
+from csf_tool.checkpoint.index import INDEX_NAME, read_index
+from csf_tool.checkpoint.layout import Folder, Layout, is_licence, shard_files
+from csf_tool.checkpoint.model import Checkpoint, Stored
+from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.checkpoint.problems import Problem, Problems
+from csf_tool.choices import Target
+from csf_tool.codec.formats import CsfFormat
+from csf_tool.codes import Code
+from csf_tool.disk.hashing import PublishedHash
+from csf_tool.disk.json_files import load_json
+from csf_tool.disk.paths import relative_files
+from csf_tool.errors import CheckpointError
+
+_MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
+
+
+@dataclass
+class Container(Layout):
+    """A container, with its documents as far as they could be read."""
+
+    name = Target.CONTAINER.value
+    words = "CSF container"
+    shard_folder = TENSORS
+    main_document = MANIFEST
+    own_files = frozenset({MANIFEST, CONTRACT, VERIFICATION})
+    totals_in = frozenset({MANIFEST, VERIFICATION})
+    identity_scheme = "lil-fp4-csf-v1"
+    keeps_dense_files = True
+    expects_config = False
+    can_be_served = True
+    unproved = "no receipts, so no source hashes"
+
+    root: Path
+    fmt: CsfFormat
+    manifest: dict[str, Any]
+    rows: dict[str, ShardRow] = field(default_factory=dict)
+    metadata_sha256: dict[str, str] = field(default_factory=dict)
+    contract: dict[str, Any] | None = None
+    source_names: dict[str, str] = field(default_factory=dict)
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    remark: str = ""
+
+    @classmethod
+    def read(cls, root: Path, problems: Problems) -> "Container":
+        """The container at `root`; what is wrong with its documents is added to `problems`.
+
+        Raises:
+            CheckpointError: the manifest cannot be read, or is not a CSF container's.
+        """
+        container = cls(root, *read_manifest(root))
+        read_documents(container, problems)
+        return container
+
+    @classmethod
+    def recognised(cls, folder: Folder, problems: Problems) -> "Container | None":
+        """See `Layout.recognised`."""
+        path, taken = folder.path, "and the folder is taken as a Hugging Face checkpoint"
+        if not (path / MANIFEST).exists():
+            return None
+        found = Problems()
+        try:
+            container = cls.read(path, found)
+        except CheckpointError as error:
+            if not folder.index_name and not folder.shards:
+                raise
+            if (path / TENSORS).is_dir():
+                problems.warn(f"cannot be read, {taken} ({error})", error.code, MANIFEST)
+            return None
+        if folder.shards and not shard_files(path, TENSORS, hub=folder.hub):
+            problems.warn(f"lists shards in {TENSORS}, where none is, {taken}", Code.MIXED_LAYOUTS, MANIFEST)
+            return None
+        mixed = _mixed_index(path, folder.index_name) if folder.index_name else []
+        mixed += [Problem(f"a shard beside {MANIFEST}: {_MIXED}", Code.MIXED_LAYOUTS, name) for name in folder.shards]
+        problems += found + mixed
+        container.remark = "mixed with a Hugging Face checkpoint" if mixed else ""
+        return container
+
+    @classmethod
+    def has_remains(cls, path: Path) -> bool:
+        """See `Layout.has_remains`."""
+        return (path / TENSORS).is_dir() and ((path / CONTRACT).exists() or (path / RECEIPTS).is_dir())
+
+    @classmethod
+    def is_document(cls, name: str) -> bool:
+        """See `Layout.is_document`."""
+        folder, _, file = name.rpartition("/")
+        if folder == RECEIPTS:
+            return file.endswith(".json")
+        return name in cls.own_files or (folder == METADATA and Layout.is_document(file))
+
+    @classmethod
+    def needed_of(cls, root: Path) -> tuple[list[str], list[str]] | None:
+        """See `Layout.needed_of`."""
+        if not (root / MANIFEST).exists():
+            return None
+        manifest = load_json(root / MANIFEST, MANIFEST)
+        rows = manifest.get(SHARDS) if isinstance(manifest, dict) else None
+        files = [str(row.get("file")) for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        return (list(map(cls.stored_name, files)), [CONTRACT, *map(receipt_name, files)]) if files else None
+
+    @classmethod
+    def marks(cls, fmt: CsfFormat) -> dict[str, str]:
+        """See `Layout.marks`."""
+        return {"schema": fmt.schema, "codec": fmt.codec}
+
+    @property
+    def listed(self) -> Collection[str]:
+        """The file names of the shards in the manifest."""
+        return self.rows.keys()
+
+    @property
+    def origin(self) -> str:
+        """The dense model's repository and revision, as far as the manifest states them."""
+        stated = (self.manifest.get(key) for key in ("source_model_id", "source_revision"))
+        return "@".join(value for value in stated if isinstance(value, str) and value)
+
+    @property
+    def model_root(self) -> Path:
+        """Where the source's config, tokenizer and index lie: metadata/, or the root of a home-made container."""
+        folder = self.root / METADATA
+        return folder if folder.is_dir() else self.root
+
+    def model_files(self) -> dict[str, Path]:
+        """See `Layout.model_files`; licences at the root are the model's, too."""
+        root = self.root
+        own = [p.name for p in sorted(root.iterdir()) if p.is_file() and p.name not in self.own_files]
+        if self.model_root == root:
+            return {name: root / name for name in own}
+        folders = [p for p in sorted(root.iterdir()) if p.is_dir() and is_licence(p.name)]
+        own += [f"{folder.name}/{name}" for folder in folders for name in relative_files(folder)]
+        found = {name: self.model_root / name for name in relative_files(self.model_root)}
+        return found | {name: root / name for name in own if is_licence(name) and name not in found}
+
+    def shard_hashes(self) -> list[PublishedHash]:
+        """The hashes that the manifest has of the stored shards."""
+        return [
+            PublishedHash(self.stored_name(row.file), "sha256", row.target_sha256, "target_sha256")
+            for row in self.rows.values()
+            if row.target_sha256
+        ]
+
+    def model_hashes(self) -> list[PublishedHash]:
+        """The hashes that the manifest has of the source's config, tokenizer, index and so on."""
+        found = dict.fromkeys(self.metadata_sha256, METADATA_SHA256)
+        digests = dict(self.metadata_sha256)
+        stated = self.manifest.get(SOURCE_INDEX_SHA256)
+        if INDEX_NAME not in digests and (self.model_root / INDEX_NAME).exists() and is_sha256(stated):
+            found[INDEX_NAME], digests[INDEX_NAME] = SOURCE_INDEX_SHA256, str(stated)
+        folder = self.model_root.relative_to(self.root)
+        return [
+            PublishedHash((folder / name).as_posix(), "sha256", digests[name], evidence)
+            for name, evidence in found.items()
+        ]
+
+    def cross_check(self, checkpoint: Checkpoint, stored: Stored) -> None:
+        """See `Layout.cross_check`."""
+        compare_with_shards(self, checkpoint, stored)
+
+
+def _mixed_index(path: Path, index_name: str) -> list[Problem]:
+    """A container may have a copy of the source's index at its root; one that lists streams is the other layout's."""
+    try:
+        names = read_index(path, index_name).weight_map
+    except CheckpointError as error:
+        return [Problem.of(error)]
+    if not any(map(parse_stream_name, names)):
+        return []
+    return [Problem(f"lists CSF streams beside {MANIFEST}: {_MIXED}", Code.MIXED_LAYOUTS, index_name)]

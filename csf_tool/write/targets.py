@@ -1,0 +1,156 @@
+"""The layouts that are written: what `compress` and `convert` ask of the one that they write.
+
+Where files go is asked of the `Layout` itself, as it is when a checkpoint is read.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from csf_tool.checkpoint.container import (
+    CONTRACT,
+    MANIFEST,
+    METADATA,
+    VERIFICATION,
+    Origin,
+    ShardRow,
+    receipt_name,
+    render_contract,
+    render_manifest,
+    verification,
+)
+from csf_tool.checkpoint.container_layout import Container
+from csf_tool.checkpoint.layout import HuggingFace, Layout
+from csf_tool.checkpoint.model import Shard
+from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.codec.formats import CsfFormat
+from csf_tool.disk.hashing import sha256_of
+from csf_tool.disk.json_files import load_json, render_json
+from csf_tool.write.journal import Record
+from csf_tool.write.output import Output
+
+_RECORD_BYTES = 1024
+"""Room that a plane takes in receipt and contract, for the check of space: names and hashes, generously."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What documents are to state of all of the source: also of shards that are gone when a run goes on.
+
+    `shards` are their file names; `names`, the shard of every dense tensor; `scales`, the dense and the stored bytes of
+    every plane. `source_index` is the side file that is the source's own index; `note`, what is not known.
+    """
+
+    fmt: CsfFormat
+    origin: Origin
+    shards: list[str]
+    names: dict[str, str]
+    scales: list[tuple[int, int]]
+    source_index: str | None = None
+    note: str | None = None
+
+
+RecordOf = Callable[[str, Mapping[str, Record]], Record]
+"""The record of a shard by its name, among those of this run and of earlier ones."""
+
+
+class TargetLayout:
+    """A layout that is written, as an ordinary Hugging Face folder is."""
+
+    layout: type[Layout] = HuggingFace
+    gives_receipts = False
+    """Whether `compress` writes down what the originals were, and proves it by rebuilding them."""
+
+    def refusal(self, fmt: CsfFormat, shards: Sequence[Shard]) -> str:  # noqa: ARG002 (others use them)
+        """Why shards of a format cannot be written in it; empty where they can."""
+        return "" if fmt.has_hf_readers else f"no reader knows {fmt.title} CSF in the {self.layout.words}"
+
+    def placed(self, files: Sequence[SideFile]) -> list[SideFile]:
+        """The model's own files where they lie in it."""
+        return list(files)
+
+    def compressed(self, output: Output, statement: Callable[[], Statement]) -> Output:  # noqa: ARG002
+        """What `compress` is to write, with the documents that state it."""
+        return output
+
+    def converted(self, output: Output, statement: Callable[[], Statement], record_of: RecordOf) -> Output:  # noqa: ARG002
+        """What `convert` is to write, with the documents that state it."""
+        return output
+
+
+class ContainerTarget(TargetLayout):
+    """A container: its documents are written last, and the manifest as the last of them says that all is there."""
+
+    layout = Container
+    gives_receipts = True
+
+    def refusal(self, fmt: CsfFormat, shards: Sequence[Shard]) -> str:  # noqa: ARG002
+        """See `TargetLayout.refusal`."""
+        nested = [shard.name for shard in shards if "/" in shard.name]
+        return f"shard {nested[0]} lies in a folder; a container's shard names are plain" if nested else ""
+
+    def placed(self, files: Sequence[SideFile]) -> list[SideFile]:
+        """See `TargetLayout.placed`."""
+        return [replace(file, folder=METADATA) for file in files]
+
+    def compressed(self, output: Output, statement: Callable[[], Statement]) -> Output:
+        """See `TargetLayout.compressed`; the receipts that go with the shards state what these are."""
+        said = statement()
+        receipts = list(map(receipt_name, said.shards))
+
+        def rows(_: Mapping[str, Record], folder: Path) -> list[ShardRow]:
+            return [ShardRow.parse(load_json(folder / name, name), name) for name in receipts]
+
+        return replace(
+            _with_documents(output, said, rows, is_proved=True),
+            documents_bytes=sum(2 * len(shard.header) for shard in output.shards) + _RECORD_BYTES * len(said.scales),
+            document_names=self.layout.own_files.union(receipts),
+            proof_bytes=sum(source.size for shard in output.shards for source in shard.sources),
+        )
+
+    def converted(self, output: Output, statement: Callable[[], Statement], record_of: RecordOf) -> Output:
+        """See `TargetLayout.converted`; nobody knows the originals, so there are no receipts."""
+        said = statement()
+
+        def rows(records: Mapping[str, Record], _: Path) -> list[ShardRow]:
+            found = {file: record_of(self.layout.stored_name(file), records) for file in said.shards}
+            return [ShardRow(file, record.size, record.sha256) for file, record in found.items()]
+
+        return _with_documents(output, said, rows)
+
+
+TARGETS: dict[str, TargetLayout] = {target.layout.name: target for target in (TargetLayout(), ContainerTarget())}
+"""By what options call them."""
+
+
+def target_for(fmt: CsfFormat) -> TargetLayout:
+    """The layout that readers of a format exist for."""
+    return next(target for target in TARGETS.values() if not target.refusal(fmt, ()))
+
+
+def _with_documents(
+    output: Output,
+    said: Statement,
+    rows: Callable[[Mapping[str, Record], Path], list[ShardRow]],
+    *,
+    is_proved: bool = False,
+) -> Output:
+    """The output of a container with its documents; `is_proved` says that every original shard is rebuilt."""
+
+    def documents(records: Mapping[str, Record], folder: Path) -> list[SideFile]:
+        shards = rows(records, folder)
+        hashes = {file.name: sha256_of(folder / file.target, file.target) for file in output.side_files}
+        index_sha256 = hashes[said.source_index] if said.source_index else None
+        contract = render_contract(said.fmt, said.origin, len(said.scales), index_sha256, said.names)
+        record = verification(said.fmt, len(shards), len(said.scales))
+        manifest = render_manifest(said.fmt, said.origin, shards, hashes, index_sha256, said.scales, said.note)
+        named = [(CONTRACT, contract), *([(VERIFICATION, record)] if is_proved else []), (MANIFEST, manifest)]
+        return [SideFile.new(name, render_json(document)) for name, document in named]
+
+    return replace(
+        output,
+        documents=documents,
+        documents_bytes=_RECORD_BYTES * len(said.scales),
+        document_names=Container.own_files,
+        wants_hashes=True,
+    )
