@@ -1,6 +1,8 @@
 """What docs/architecture.md says of a further layout: one class, listed once, and everything that reads works on it."""
 
+import ast
 import json
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +12,7 @@ from typing import cast
 import pytest
 from huggingface_hub import snapshot_download
 
+import csf_tool
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.layout import Folder, Layout
 from csf_tool.checkpoint.model import Shard
@@ -193,3 +196,20 @@ def test_one_on_the_hub(shelf: Path, hub: Hub) -> None:
     hub.requests.clear()
     assert says(run("stats", "org/shelf"), "shelf, NVFP4 CSF")
     assert not hub.asked("/storage/", ok=False)
+
+
+def test_nothing_else_names_a_layout() -> None:
+    """A place that asks which layout there is would have to learn of every further one."""
+    at_home = {f"checkpoint/{name}.py" for name in ("layout", "container", "container_layout", "container_reading")}
+    lists_or_makes_them = {"checkpoint/known_layouts.py", "checkpoint/open.py", "write/targets.py", "write/encoding.py"}
+    package = Path(csf_tool.__file__).parent
+    words = re.compile(r"(Container|HuggingFace|SingleFile|MANIFEST|CONTRACT|VERIFICATION|TENSORS|METADATA|RECEIPTS)")
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("csf_tool.checkpoint.")
+        and any(words.fullmatch(alias.name) for alias in node.names)
+    }
+    assert found - at_home == lists_or_makes_them
