@@ -22,7 +22,7 @@ from csf_tool.checkpoint.container import (
 )
 from csf_tool.checkpoint.container_reading import compare_with_shards, read_documents, read_manifest
 from csf_tool.checkpoint.index import INDEX_NAME, read_index
-from csf_tool.checkpoint.layout import Folder, Layout, is_licence, shard_files
+from csf_tool.checkpoint.layout import Cause, Folder, Layout, is_licence, shard_files
 from csf_tool.checkpoint.model import Checkpoint, Stored
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import Problem, Problems
@@ -30,9 +30,14 @@ from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
+from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import load_json
-from csf_tool.disk.paths import relative_files
+from csf_tool.disk.paths import list_files, relative_files
+from csf_tool.disk.reader import exists, is_folder
 from csf_tool.errors import CheckpointError
+
+_FOLDERS = {TENSORS, RECEIPTS, METADATA}
+"""The folders of a container, which may be links."""
 
 _MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
 
@@ -78,7 +83,7 @@ class Container(Layout):
     def recognised(cls, folder: Folder, problems: Problems) -> "Container | None":
         """See `Layout.recognised`."""
         path, taken = folder.path, "and the folder is taken as a Hugging Face checkpoint"
-        if not (path / MANIFEST).exists():
+        if not exists(path / MANIFEST):
             return None
         found = Problems()
         try:
@@ -86,7 +91,7 @@ class Container(Layout):
         except CheckpointError as error:
             if not folder.index_name and not folder.shards:
                 raise
-            if (path / TENSORS).is_dir():
+            if is_folder(path / TENSORS):
                 problems.warn(f"cannot be read, {taken} ({error})", error.code, MANIFEST)
             return None
         if folder.shards and not shard_files(path, TENSORS, hub=folder.hub):
@@ -101,7 +106,7 @@ class Container(Layout):
     @classmethod
     def has_remains(cls, path: Path) -> bool:
         """See `Layout.has_remains`."""
-        return (path / TENSORS).is_dir() and ((path / CONTRACT).exists() or (path / RECEIPTS).is_dir())
+        return is_folder(path / TENSORS) and (exists(path / CONTRACT) or is_folder(path / RECEIPTS))
 
     @classmethod
     def is_document(cls, name: str) -> bool:
@@ -114,7 +119,7 @@ class Container(Layout):
     @classmethod
     def needed_of(cls, root: Path) -> tuple[list[str], list[str]] | None:
         """See `Layout.needed_of`."""
-        if not (root / MANIFEST).exists():
+        if not exists(root / MANIFEST):
             return None
         manifest = load_json(root / MANIFEST, MANIFEST)
         rows = manifest.get(SHARDS) if isinstance(manifest, dict) else None
@@ -141,18 +146,39 @@ class Container(Layout):
     def model_root(self) -> Path:
         """Where the source's config, tokenizer and index lie: metadata/, or the root of a home-made container."""
         folder = self.root / METADATA
-        return folder if folder.is_dir() else self.root
+        return folder if is_folder(folder) else self.root
 
     def model_files(self) -> dict[str, Path]:
         """See `Layout.model_files`; licences at the root are the model's, too."""
-        root = self.root
-        own = [p.name for p in sorted(root.iterdir()) if p.is_file() and p.name not in self.own_files]
-        if self.model_root == root:
-            return {name: root / name for name in own}
-        folders = [p for p in sorted(root.iterdir()) if p.is_dir() and is_licence(p.name)]
-        own += [f"{folder.name}/{name}" for folder in folders for name in relative_files(folder)]
-        found = {name: self.model_root / name for name in relative_files(self.model_root)}
-        return found | {name: root / name for name in own if is_licence(name) and name not in found}
+        root = self.model_root
+        names = [name for name in relative_files(root) if not name.endswith(SHARD_SUFFIX) and not self._is_own(name)]
+        found = {name: root / name for name in sorted({*names, *self.metadata_sha256})}
+        if root == self.root:
+            return found
+        licences = [name for name in relative_files(self.root) if is_licence(name) and not name.endswith(SHARD_SUFFIX)]
+        return found | {name: self.root / name for name in licences if name not in found}
+
+    def left_out(self) -> dict[Cause, set[str]]:
+        """See `Layout.left_out`. Shards that no hash covers are none of the model's: readers would take them for it."""
+        folder, listing = self.model_root.relative_to(self.root), list_files(self.model_root)
+        carried = {path.relative_to(self.root).as_posix() for path in self.model_files().values()}
+        weights = {(folder / name).as_posix() for name in listing.files if name.endswith(SHARD_SUFFIX)}
+        around = listing if self.model_root == self.root else list_files(self.root)
+        own = {*self.own_files, *map(self.stored_name, self.rows), *map(receipt_name, self.rows)}
+        beside = {name for name in around.files if self.model_root != self.root or self._is_own(name)}
+        if self.model_root != self.root:
+            beside = {n for n in (*beside, *around.hidden, *around.links) if not n.startswith(f"{METADATA}/")}
+        return {
+            Cause.HIDDEN: set(listing.hidden),
+            Cause.LINK: set(listing.links) - _FOLDERS,
+            Cause.UNPROVED_WEIGHTS: {name for name in weights - carried if not self._is_own(name)},
+            Cause.BESIDE: beside - own - carried - _FOLDERS,
+        }
+
+    def _is_own(self, name: str) -> bool:
+        """Whether a file lies where a home-made container has its own among the model's."""
+        is_documented = name in self.own_files or name.startswith((f"{TENSORS}/", f"{RECEIPTS}/"))
+        return is_documented and self.model_root == self.root
 
     def shard_hashes(self) -> list[PublishedHash]:
         """The hashes that the manifest has of the stored shards."""
@@ -167,7 +193,7 @@ class Container(Layout):
         found = dict.fromkeys(self.metadata_sha256, METADATA_SHA256)
         digests = dict(self.metadata_sha256)
         stated = self.manifest.get(SOURCE_INDEX_SHA256)
-        if INDEX_NAME not in digests and (self.model_root / INDEX_NAME).exists() and is_sha256(stated):
+        if INDEX_NAME not in digests and exists(self.model_root / INDEX_NAME) and is_sha256(stated):
             found[INDEX_NAME], digests[INDEX_NAME] = SOURCE_INDEX_SHA256, str(stated)
         folder = self.model_root.relative_to(self.root)
         return [

@@ -37,7 +37,8 @@ from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json
-from csf_tool.disk.paths import safe_relative
+from csf_tool.disk.paths import names_in, safe_relative
+from csf_tool.disk.reader import exists, is_folder
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief, count
 
@@ -118,7 +119,7 @@ def _read_metadata_hashes(container: "Container", problems: Problems) -> None:
 
 
 def _read_contract(container: "Container", problems: Problems) -> None:
-    if not (container.root / CONTRACT).exists():
+    if not exists(container.root / CONTRACT):
         problem = "not there: which shard held which source tensor is unknown"
         problems.warn(problem, Code.NO_RECEIPTS, CONTRACT)
         return
@@ -143,7 +144,7 @@ def _read_contract(container: "Container", problems: Problems) -> None:
 
 def _read_receipts(container: "Container", problems: Problems) -> None:
     folder = container.root / RECEIPTS
-    if not folder.is_dir():
+    if not is_folder(folder):
         problem = "not there: the source's bytes cannot be proved, nor its shards rebuilt bit for bit"
         problems.warn(problem, Code.NO_RECEIPTS, RECEIPTS)
         return
@@ -159,7 +160,7 @@ def _read_receipts(container: "Container", problems: Problems) -> None:
         else:
             container.receipts[row.file] = receipt
     expected = {f"{file}.json" for file in container.rows}
-    for stray in sorted(p.name for p in folder.iterdir() if p.name not in expected):
+    for stray in (name for name in names_in(folder) if name not in expected):
         problem = "is the receipt of no shard that the manifest lists"
         problems.warn(problem, Code.STRAY_RECEIPT, f"{RECEIPTS}/{stray}")
 
@@ -259,7 +260,7 @@ def _check_totals(container: "Container", problems: Problems, planes: int, dense
 def _check_verification(container: "Container", problems: Problems, planes: int) -> None:
     """What the publisher says to have verified must at least be about this container."""
     path = container.root / VERIFICATION
-    if not path.exists():
+    if not exists(path):
         return
     try:
         record = require_object(load_json(path, VERIFICATION), VERIFICATION)

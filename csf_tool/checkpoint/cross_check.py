@@ -14,6 +14,7 @@ from csf_tool.checkpoint.problems import Problem, Problems, errors
 from csf_tool.checkpoint.scale_warnings import doubtful_scales, warn_of_doubtful, warn_of_stacked
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json
+from csf_tool.disk.reader import exists, is_folder
 from csf_tool.errors import CheckpointError
 from csf_tool.text import count
 
@@ -30,7 +31,7 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
         _compare_index(checkpoint, stored)
     checkpoint.layout.cross_check(checkpoint, stored)
     # The config beside one file speaks of other files as well.
-    if not checkpoint.layout.keeps_dense_files and checkpoint.path.is_dir():
+    if not checkpoint.layout.keeps_dense_files and is_folder(checkpoint.path):
         _compare_recipes(checkpoint)
     return checkpoint
 
@@ -72,7 +73,7 @@ def _compare_recipes(checkpoint: Checkpoint) -> None:
     csf_modules = set(map(module_of, checkpoint.plane_table.names))
     configs = {}
     for name in CONFIG_FILES:
-        if not (checkpoint.root / name).exists():
+        if not exists(checkpoint.root / name):
             continue
         try:
             configs[name] = load_json(checkpoint.root / name, name)

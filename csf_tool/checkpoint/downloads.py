@@ -1,9 +1,11 @@
 """What downloaders leave beside the files that they bring: notes of what came, and files that never came whole."""
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.disk.own_files import is_partial
+from csf_tool.disk.paths import names_in, relative_files
 
 NOTES = ".cache/huggingface/download"
 """Where `hf download --local-dir` notes each file's commit and ETag, and keeps what is not complete."""
@@ -23,12 +25,18 @@ def unfinished_downloads(folder: Path) -> list[Path]:
 
     Only where downloads keep them: a path given by mistake may be a whole disk. What a run of csf-tool has begun is
     none of them: it has a journal.
+
+    Raises:
+        EnvironmentFault: a folder cannot be listed.
     """
     around = [*(folder / layout.shard_folder for layout in LAYOUTS), folder / "blobs"]
     if folder.parent.name == "snapshots":
         around.append(folder.parent.parent / "blobs")
-    found = {
-        path for place in around for pattern in _UNFINISHED for path in place.glob(pattern) if not is_partial(path)
+    beside = {
+        place / name
+        for place in around
+        for name in names_in(place)
+        if any(fnmatchcase(name, pattern) for pattern in _UNFINISHED) and not is_partial(Path(name))
     }
-    notes = folder / NOTES
-    return sorted(found | set(notes.rglob("*.incomplete") if notes.is_dir() else ()))
+    noted = {folder / NOTES / name for name in relative_files(folder / NOTES) if name.endswith(".incomplete")}
+    return sorted(beside | noted)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.disk.paths import is_safe_relative
-from csf_tool.disk.reader import read_document
+from csf_tool.disk.reader import is_file, read_document
 from csf_tool.errors import UsageError
 from csf_tool.text import escape
 
@@ -73,7 +73,7 @@ def read_hash_list(path: Path) -> HashList:
         CheckpointError: it is too large.
         EnvironmentFault: the system cannot read it.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise UsageError(f"{path}: no such file")
     text = read_document(path, str(path)).decode("utf-8", "replace")
     digests = _digests(text)

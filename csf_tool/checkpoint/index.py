@@ -9,7 +9,7 @@ from typing import Any, cast
 from csf_tool.codes import Code
 from csf_tool.disk import quick
 from csf_tool.disk.json_files import load_json
-from csf_tool.disk.paths import safe_relative
+from csf_tool.disk.paths import names_in, safe_relative
 from csf_tool.errors import CheckpointError
 
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -71,9 +71,8 @@ class Index:
 
 def find_index(root: Path) -> str | None:
     """The name of the index file in a folder, preferring the usual one; hidden files are none (`._x` of macOS)."""
-    if (root / INDEX_NAME).exists() or (root / INDEX_NAME).is_symlink():
-        return INDEX_NAME
-    return min((p.name for p in root.glob("*" + INDEX_SUFFIX) if not p.name.startswith(".")), default=None)
+    found = [name for name in names_in(root) if name.endswith(INDEX_SUFFIX) and not name.startswith(".")]
+    return INDEX_NAME if INDEX_NAME in found else min(found, default=None)
 
 
 def read_index(root: Path, name: str) -> Index:

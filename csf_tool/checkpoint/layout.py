@@ -6,6 +6,7 @@ in `checkpoint/known_layouts.py`; one that is written has a target in `write/tar
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -17,13 +18,27 @@ from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.paths import relative_files
+from csf_tool.disk.paths import list_files, names_in, relative_files
 from csf_tool.disk.reader import is_folder
 
 if TYPE_CHECKING:
     from csf_tool.checkpoint.container import Receipt, ScaleReceipt
     from csf_tool.checkpoint.model import Checkpoint, Stored
     from csf_tool.checkpoint.problems import Problems
+
+
+class Cause(StrEnum):
+    """Why files are not carried over; the value says so of several."""
+
+    OWN = "what csf-tool keeps for itself"
+    HIDDEN = "in hidden folders, as downloads and git leave them"
+    LINK = "links to folders that lead out of the checkpoint, in circles, or where another one leads"
+    SUMS = "hashes of other shards"
+    UNPROVED_WEIGHTS = "weights that no hash of manifest.json covers"
+    NAME_TAKEN = "a shard that is written has that name"
+    OTHER_INDEX = "index of tensors that are not there under these names any more"
+    BESIDE = "the container's own, beside the model's files"
+
 
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "NOTICE", "COPYING")
 
@@ -54,8 +69,8 @@ def shard_files(root: Path, inside: str = "", *, hub: Repository | None = None) 
     Hidden files are none: macOS leaves a `._model.safetensors` beside every file on a foreign disk.
     """
     folder = root / inside
-    paths = folder.glob("*" + SHARD_SUFFIX) if is_folder(folder) else ()
-    here = {p.name for p in paths if not p.name.startswith(".") and not p.is_dir()}
+    names = (name for name in names_in(folder) if name.endswith(SHARD_SUFFIX) and not name.startswith("."))
+    here = {name for name in names if not is_folder(folder / name)}
     return sorted(here.union(hub.shard_names(inside) if hub else ()))
 
 
@@ -127,7 +142,7 @@ class Layout:
         """
         if index := find_index(root):
             return sorted(Index(root, index).shards), [CONFIG_FILES[0]]
-        names = [path.name for path in root.glob(f"*{SHARD_SUFFIX}")]
+        names = [name for name in names_in(root) if name.endswith(SHARD_SUFFIX)]
         return names, [INDEX_NAME] if any("-of-" in name for name in names) else []
 
     @classmethod
@@ -166,8 +181,17 @@ class Layout:
         return self.root
 
     def model_files(self) -> dict[str, Path]:
-        """The files that may be the model's, by their names in its folder."""
+        """The files that may be the model's, by their names in its folder.
+
+        Raises:
+            EnvironmentFault: a folder cannot be listed.
+        """
         return {name: self.root / name for name in relative_files(self.root) if name not in self.own_files}
+
+    def left_out(self) -> dict[Cause, set[str]]:
+        """What lies among the model's files and is none of `model_files`, by their names in the folder."""
+        listing = list_files(self.model_root)
+        return {Cause.HIDDEN: set(listing.hidden), Cause.LINK: set(listing.links)}
 
     def model_hashes(self) -> list[PublishedHash]:
         """The hashes that its documents state of the model's own files."""

@@ -12,8 +12,10 @@ from csf_tool.checkpoint.problems import Problem
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.own_files import has_journal
+from csf_tool.disk.paths import names_in
+from csf_tool.disk.reader import exists
 from csf_tool.disk.wrong_content import HEAD_BYTES, JSON, wrong_content
-from csf_tool.errors import CheckpointError, CsfToolError, UsageError
+from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
 from csf_tool.text import count
 
 _OTHER_WEIGHTS = {
@@ -43,15 +45,23 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
         if layout.has_remains(path):
             problem = f"a {layout.words} without its {layout.main_document}: download that file again"
             return CheckpointError(problem, Code.MISSING_FILE, str(path))
-    children = sorted(p.name for p in path.iterdir())
+    children = names_in(path)
     if not children:
         return UsageError("is empty", Code.NOT_A_CHECKPOINT, str(path))
     if found := wrong_content(_head(path / CONFIG_FILES[0]), JSON):
         return CheckpointError(f"{CONFIG_FILES[0]} {found.problem}", found.code, str(path))
-    inner = [c for c in children if _listing(path / c) or list((path / c).glob("*" + SHARD_SUFFIX))]
-    inner = inner or [f"snapshots/{p.name}" for p in sorted(path.glob("snapshots/*"))]
+    inner = [name for name in children if _may_be_one(path / name)]
+    inner = inner or [f"snapshots/{name}" for name in names_in(path / "snapshots")]
     hint = f"; did you mean {path / inner[0]}?" if inner else _other_weights(children)
     return no_files_of_one(path, hint)
+
+
+def _may_be_one(folder: Path) -> bool:
+    """Whether to hint at a folder inside; one that cannot be listed changes nothing about the one that was given."""
+    try:
+        return _listing(folder) is not None or any(name.endswith(SHARD_SUFFIX) for name in names_in(folder))
+    except EnvironmentFault:
+        return False
 
 
 def no_files_of_one(place: object, hint: str = "") -> UsageError:
@@ -63,7 +73,7 @@ def no_files_of_one(place: object, hint: str = "") -> UsageError:
 
 def _listing(folder: Path) -> type[Layout] | None:
     """The layout whose main document is in a folder."""
-    return next((kind for kind in LAYOUTS if kind.main_document and (folder / kind.main_document).exists()), None)
+    return next((kind for kind in LAYOUTS if kind.main_document and exists(folder / kind.main_document)), None)
 
 
 def _other_weights(names: list[str]) -> str:

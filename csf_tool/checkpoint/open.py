@@ -28,7 +28,7 @@ from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import load_json
 from csf_tool.disk.own_files import OWN_FOLDER, has_journal
-from csf_tool.disk.reader import is_folder
+from csf_tool.disk.reader import exists, is_file, is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.garbage import no_garbage_collection
 from csf_tool.text import brief, count
@@ -53,9 +53,9 @@ def open_checkpoint(source: str | Path | Repository) -> Checkpoint:
     try:
         if hub:
             return _open_folder(path, hub)
-        if path.is_file():
+        if is_file(path):
             return _open_file(path)
-        if not path.is_dir():
+        if not is_folder(path):
             raise UsageError("no such file or folder", file=str(path))
         checkpoint = _open_folder(path)
         _note_leftovers(checkpoint)
@@ -108,7 +108,12 @@ def _open_folder(path: Path, hub: Repository | None = None, *, follow: bool = Tr
 
 def _note_leftovers(checkpoint: Checkpoint) -> None:
     """Warn of what was begun here and not finished, though all shards may look complete."""
-    if unfinished := unfinished_downloads(checkpoint.root):
+    try:
+        unfinished = unfinished_downloads(checkpoint.root)
+    except EnvironmentFault as error:  # a folder around the checkpoint: what is in it is read all the same
+        checkpoint.problems.warn(f"whether a download is unfinished is not known: {error}", error.code)
+        unfinished = []
+    if unfinished:
         text = f"{count(len(unfinished), 'file')} of a download or copy that was not finished: verify what there is"
         checkpoint.problems.warn(text, Code.DOWNLOAD_UNFINISHED, unfinished[0].name)
     if has_journal(checkpoint.root):
@@ -128,7 +133,7 @@ def open_listed(layout: Layout, problems: Problems, hub: Repository | None = Non
 
 def _open_hf(folder: Folder) -> Checkpoint:
     path, index_name, found = folder.path, folder.index_name, folder.shards
-    is_alone = not index_name and len(found) == 1 and not (path / CONFIG_FILES[0]).exists()
+    is_alone = not index_name and len(found) == 1 and not exists(path / CONFIG_FILES[0])
     checkpoint = Checkpoint(path, SingleFile(path) if is_alone else HuggingFace(path), hub=folder.hub)
     if not index_name:
         if len(found) > 1:

@@ -14,7 +14,7 @@ from csf_tool.codec.formats import CsfFormat
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash, sha256_of
 from csf_tool.disk.paths import is_safe_relative, relative_files
-from csf_tool.disk.reader import is_file, read_document
+from csf_tool.disk.reader import is_file, is_folder, read_document
 
 _NOTE_SUFFIX = ".metadata"
 
@@ -106,7 +106,7 @@ def hash_list(checkpoint: Checkpoint, name: str, known: dict[str, str]) -> HashL
 def _names(checkpoint: Checkpoint) -> list[str]:
     """Every file of the checkpoint by its path, those too of which only a link or a note of `hf download` is left."""
     shards = {shard.name for shard in checkpoint.shards}
-    if not checkpoint.path.is_dir():
+    if not is_folder(checkpoint.path):
         return sorted(shards)
     notes = relative_files(checkpoint.root / NOTES)
     noted = {note.removesuffix(_NOTE_SUFFIX) for note in notes if note.endswith(_NOTE_SUFFIX)}
@@ -125,7 +125,7 @@ def _sums(root: Path) -> list[PublishedHash]:
 def _sums_lines(root: Path) -> Iterator[tuple[str, int, str]]:
     """Every line of the sums files: the file, the line's number from 1, the line."""
     for sums in SUMS_FILES:
-        if (root / sums).is_file():
+        if is_file(root / sums):
             for number, line in enumerate(read_document(root / sums, sums).decode("utf-8", "replace").splitlines(), 1):
                 yield sums, number, line.strip()
 

@@ -1,32 +1,33 @@
 """The files of a checkpoint beside its shards: configs, index, tokenizer, licence, and how they are carried over."""
 
 import filecmp
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.index import INDEX_SUFFIX
+from csf_tool.checkpoint.index import find_index
+from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import SUMS_FILES
 from csf_tool.disk.own_files import is_own
-from csf_tool.disk.reader import file_size, read_document
-
-_REPLACED = {*CONFIG_FILES, *SUMS_FILES}
-"""What is not carried over: configs are written anew, and sums are those of other shards."""
+from csf_tool.disk.paths import is_hidden, names_in
+from csf_tool.disk.reader import file_size, is_file, read_document
 
 
 @dataclass(frozen=True)
 class SideFile:
     """A file to write beside the shards: its name in the model's folder, and its source or its new content.
 
-    `folder` is where in the destination the model's folder lies.
+    `folder` is where in the destination the model's folder lies. `sha256` is the hash that the file must have, where
+    it is known.
     """
 
     name: str
     path: Path
     content: bytes | None = None
     folder: str = ""
+    sha256: str | None = None
 
     @classmethod
     def new(cls, name: str, content: bytes) -> "SideFile":
@@ -49,32 +50,71 @@ class SideFile:
 
     def is_equal_to(self, path: Path) -> bool:
         """Whether the file at `path` holds what this one is to hold."""
+        if not is_file(path):  # opening a pipe would wait for ever
+            return False
         if self.content is None:
             return filecmp.cmp(self.path, path, shallow=False)
         return path.read_bytes() == self.content
 
 
+@dataclass
+class Beside:
+    """What lies beside the shards: files that are carried over as they are, and names that are not, by the cause."""
+
+    files: list[SideFile] = field(default_factory=list)
+    left_out: dict[Cause, list[str]] = field(default_factory=dict)
+
+    def leave_out(self, cause: Cause, names: Iterable[str]) -> None:
+        """Note that files are not carried over."""
+        if found := sorted(names):
+            self.left_out[cause] = sorted({*self.left_out.get(cause, ()), *found})
+
+
 def plain_files(checkpoint: Checkpoint) -> list[SideFile]:
-    """Every file of the model that is carried over as it is: all but shards, sums of them, configs and index."""
-    if checkpoint.path.is_file():
-        return []
+    """Every file of the model that is carried over as it is; see `beside`."""
+    return beside(checkpoint).files
+
+
+def beside(checkpoint: Checkpoint, *, same_shards: bool = False) -> Beside:
+    """Every file of the model but its shards, the configs at the top, and the index of the shards.
+
+    Hashes of shards go along where the result stands for the `same_shards`.
+
+    Raises:
+        EnvironmentFault: a folder cannot be listed.
+    """
+    found, layout = Beside(), checkpoint.layout
+    if is_file(checkpoint.path):
+        return found
+    for cause, names in layout.left_out().items():
+        found.leave_out(cause, names)
+    if checkpoint.hub:  # nothing of such folders has been fetched
+        found.leave_out(Cause.HIDDEN, filter(is_hidden, checkpoint.hub.files))
+    files = layout.model_files()
+    own = set(filter(is_own, files))
+    is_original = same_shards and (layout.model_root != layout.root or not layout.main_document)
+    sums = set() if is_original else {name for name in SUMS_FILES if name in files}
+    found.leave_out(Cause.OWN, own)
+    found.leave_out(Cause.SUMS, sums)
+    not_plain = {*CONFIG_FILES, find_index(layout.model_root), *own, *sums}
     shards = {shard.path for shard in checkpoint.shards}
-    return [
-        SideFile(name, path)
-        for name, path in checkpoint.layout.model_files().items()
-        if path not in shards
-        and name not in _REPLACED
-        and not name.endswith(INDEX_SUFFIX)
-        and not is_own(name)  # left by an interrupted run
-    ]
+    found.files += [SideFile(n, path) for n, path in files.items() if n not in not_plain and path not in shards]
+    return found
+
+
+def covered_files(checkpoint: Checkpoint) -> dict[str, str]:
+    """The SHA-256 that the layout's documents give of the model's files, by their names in the model's folder."""
+    folder = checkpoint.layout.model_root.relative_to(checkpoint.root)
+    return {Path(e.file).relative_to(folder).as_posix(): e.digest for e in checkpoint.layout.model_hashes()}
 
 
 def config_files(checkpoint: Checkpoint) -> list[SideFile]:
-    """The config files that there are, as they are."""
-    root = checkpoint.layout.model_root
-    if checkpoint.path.is_file():
+    """The config files that there are, as they are. What has such a name and is no file is refused when it is read."""
+    if is_file(checkpoint.path):
         return []
-    return [SideFile(name, root / name) for name in CONFIG_FILES if (root / name).is_file()]
+    root = checkpoint.layout.model_root
+    there = names_in(root)
+    return [SideFile(name, root / name) for name in CONFIG_FILES if name in there]
 
 
 def rewritten_configs(checkpoint: Checkpoint, rewrite: Callable[[bytes, str], bytes]) -> list[SideFile]:

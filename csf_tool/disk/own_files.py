@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from csf_tool.disk.reader import is_file
+
 OWN_FOLDER = ".csf-tool"
 CLOSING = ".csf-tool.closing"
 """The journal's folder in a destination, and the journal's description while a run that is over removes it."""
@@ -26,4 +28,4 @@ def is_partial(path: Path) -> bool:
 
 def has_journal(folder: Path) -> bool:
     """Whether an interrupted run left its journal in a folder."""
-    return (folder / OWN_FOLDER / DESCRIPTION).is_file() or (folder / CLOSING).is_file()
+    return is_file(folder / OWN_FOLDER / DESCRIPTION) or is_file(folder / CLOSING)

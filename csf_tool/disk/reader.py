@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ _MAX_VIEWS = 1024
 """Most buffers of one scattered read: IOV_MAX of Linux and macOS."""
 
 
-_NO_SUCH_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+NO_SUCH_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 """Errors of the system for names that lead to no file: the checkpoint's fault, not the machine's."""
 
 
@@ -182,7 +182,7 @@ def reading_fault(name: str, error: OSError) -> CheckpointError | EnvironmentFau
     """The error to raise when the system cannot open or read a file."""
     if isinstance(error, FileNotFoundError):
         return CheckpointError("not there (missing, or a link to a missing blob)", Code.MISSING_FILE, name)
-    if error.errno in _NO_SUCH_FILE:
+    if error.errno in NO_SUCH_FILE:
         return CheckpointError(f"cannot be a file: {error.strerror}", Code.NOT_A_FILE, name)
     return EnvironmentFault(f"cannot be read: {error.strerror or error}", file=name)
 
@@ -193,23 +193,34 @@ def writing_fault(name: str, error: OSError) -> EnvironmentFault:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a path that a file gave leads to an ordinary file; a name that no system takes leads to none."""
-    return _answer(path.is_file)
+    """Whether a path leads to an ordinary file; a name that no system takes leads to none. Raises as `exists`."""
+    return stat.S_ISREG(_mode(path))
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path that a file gave leads to a folder; a name that no system takes leads to none."""
-    return _answer(path.is_dir)
+    """Whether a path leads to a folder; a name that no system takes leads to none. Raises as `exists`."""
+    return stat.S_ISDIR(_mode(path))
 
 
-def _answer(question: Callable[[], bool]) -> bool:
-    """The answer to a question of pathlib's, which raises `OSError` for names that are too long."""
+def exists(path: Path) -> bool:
+    """Whether a path leads to anything. pathlib's own question has been answered "no" by systems that cannot tell.
+
+    Raises:
+        EnvironmentFault: the operating system does not say.
+    """
+    return _mode(path) != 0
+
+
+def _mode(path: Path) -> int:
+    """The type of what a path leads to, and its permissions; 0 where there is nothing."""
     try:
-        return question()
+        return path.stat().st_mode
     except OSError as error:
-        if error.errno in _NO_SUCH_FILE:
-            return False
-        raise
+        if isinstance(error, FileNotFoundError) or error.errno in NO_SUCH_FILE:
+            return 0
+        raise reading_fault(str(path), error) from error
+    except ValueError:  # a null byte in the name
+        return 0
 
 
 def read_document(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> bytes:

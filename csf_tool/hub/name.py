@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.disk.reader import exists, is_folder
 from csf_tool.errors import CsfToolError, UsageError
 
 if TYPE_CHECKING:  # huggingface_hub takes a while to import: only a name on the Hub needs it
@@ -48,8 +49,8 @@ def find_source(argument: str, tell: Callable[[str], None]) -> "Path | HubRepo":
     path = Path(argument)
     if not argument.startswith(SCHEME):
         could_be_hub = _NAME.fullmatch(argument) and not argument.endswith(_FILES)
-        if not could_be_hub or path.exists():
-            if could_be_hub and path.is_dir():
+        if not could_be_hub or exists(path):
+            if could_be_hub and is_folder(path):
                 tell(f"{argument}: the folder here is meant; {SCHEME}{argument} means the repository on the Hub")
             return path
     from csf_tool.hub.repo import open_repo

@@ -22,6 +22,7 @@ from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.paths import is_hidden, is_safe_relative
+from csf_tool.disk.reader import exists
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.hub.errors import HubRef, RetryPolicy, with_retries
 from csf_tool.hub.name import HubName
@@ -103,7 +104,7 @@ class HubRepo:
         return [PublishedHash(file.name, *file.published, str(self)) for file in self.files.values()]
 
     def _is_here(self, name: str) -> bool:
-        return (self.root / name).exists()
+        return exists(self.root / name)
 
     def _fetch(self, names: Iterable[str]) -> None:
         api, repo_id, commit = _api(), self._ref.repo_id, self._ref.revision
@@ -197,4 +198,4 @@ def _is_complete(root: Path) -> bool:
     except CheckpointError:
         return False
     wanted = shards if constants.HF_HUB_OFFLINE else shards + documents
-    return bool(shards) and all((root / name).exists() for name in wanted)
+    return bool(shards) and all(exists(root / name) for name in wanted)

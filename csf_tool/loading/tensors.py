@@ -24,6 +24,7 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import errors, first_of
 from csf_tool.coders.batches import batches
 from csf_tool.codes import Code
+from csf_tool.disk.reader import exists, is_file
 from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError, UsageError
 from csf_tool.loading.numpy_loader import NumpyLoader
 from csf_tool.text import escape
@@ -279,12 +280,12 @@ def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
     """
     if not isinstance(checkpoint, Checkpoint):
         path = Path(checkpoint)
-        if not path.exists():
+        if not exists(path):
             raise _Missing(f"{path}: no such file or folder")
         with _as_safetensors():
             checkpoint = open_checkpoint(path)
     if faults := [problem for problem in errors(checkpoint.problems) if problem.file not in CONFIG_FILES]:
-        hint = "; if the rest of it is in another shard, open the folder" if checkpoint.path.is_file() else ""
+        hint = "; if the rest of it is in another shard, open the folder" if is_file(checkpoint.path) else ""
         raise _Broken(f"cannot be loaded: {first_of(faults)}{hint}", Code.FAULTY_SOURCE, checkpoint.label)
     return checkpoint
 

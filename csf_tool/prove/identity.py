@@ -10,7 +10,7 @@ from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import recorded_hashes
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import sha256_of
-from csf_tool.disk.reader import read_document
+from csf_tool.disk.reader import is_file, read_document
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
 
@@ -102,6 +102,6 @@ def _basis(contents: dict[str, str]) -> Basis:
 
 def _bytes_of(checkpoint: Checkpoint, name: str) -> bytes:
     path = checkpoint.root / name
-    if not path.is_file():
+    if not is_file(path):
         raise CheckpointError("not there: the identity is made of it", Code.MISSING_FILE, name)
     return read_document(path, name)

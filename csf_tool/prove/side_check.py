@@ -16,7 +16,7 @@ from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.checkpoint.side_files import config_files, plain_files
 from csf_tool.codes import Code, Finding
 from csf_tool.disk.json_files import parse_json
-from csf_tool.disk.reader import MAX_JSON_BYTES, read_document
+from csf_tool.disk.reader import MAX_JSON_BYTES, exists, is_file, read_document
 from csf_tool.errors import CheckpointError
 
 MODEL_SUFFIXES = {".json", ".jinja", ".model", ".tiktoken", ".txt"}
@@ -34,7 +34,7 @@ def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
         name = path.relative_to(checkpoint.root).as_posix()
         if path.suffix == ".json" and name not in known and (fault := _json_fault(path)):
             found.append(Problem(fault, Code.INVALID_JSON, name))
-    if checkpoint.layout.expects_config and not (checkpoint.root / CONFIG_FILES[0]).exists():
+    if checkpoint.layout.expects_config and not exists(checkpoint.root / CONFIG_FILES[0]):
         text = "not there: nothing says what model this is, nor which modules have CSF streams"
         found.append(Problem(text, Code.MISSING_FILE, CONFIG_FILES[0], severity=Severity.WARNING))
     return found
@@ -47,7 +47,7 @@ def _paths(checkpoint: Checkpoint) -> dict[str, Path]:
 
 def _json_fault(path: Path) -> str | None:
     """Why a file is no JSON. Others write NaN and the like: what is not used here is read less strictly."""
-    if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
+    if not is_file(path) or path.stat().st_size > MAX_JSON_BYTES:
         return None
     try:
         json.loads(path.read_bytes())
@@ -61,7 +61,7 @@ def compare_side_files(checkpoint: Checkpoint, reference: Checkpoint) -> tuple[i
 
     The marks of CSF in configs do not count, nor does the way in which JSON is written.
     """
-    if checkpoint.path.is_file() or reference.path.is_file():
+    if is_file(checkpoint.path) or is_file(reference.path):
         return 0, []
     folder = checkpoint.layout.model_root.relative_to(checkpoint.root)
     ours, theirs = _paths(checkpoint), _model_files(reference)
@@ -82,7 +82,7 @@ def _model_files(reference: Checkpoint) -> dict[str, Path]:
 
 
 def _difference(name: str, ours: Path | None, theirs: Path) -> Finding | None:
-    if ours is None or not ours.is_file():  # or a link to nothing
+    if ours is None or not is_file(ours):  # or a link to nothing
         return _MISSING
     mine, other = read_document(ours, name), read_document(theirs, name)
     if mine == other:

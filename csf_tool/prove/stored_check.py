@@ -45,7 +45,7 @@ def check_stored(
 def _is_far(checkpoint: Checkpoint, file: str, digests: Mapping[str, str]) -> bool:
     """Whether a file is on the Hub, and has not been read whole."""
     on_hub = checkpoint.hub is not None and file in checkpoint.hub.files
-    return on_hub and file not in digests and not (checkpoint.root / file).is_file()
+    return on_hub and file not in digests and not is_file(checkpoint.root / file)
 
 
 def _check_file(check: Check, path: Path, entries: list[PublishedHash], sha256: str | None) -> None:

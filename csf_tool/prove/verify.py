@@ -17,6 +17,7 @@ from csf_tool.checkpoint.published import hash_list, known_origin, published_has
 from csf_tool.coders.decoder import Decoder, NumpyDecoder
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
+from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress, SharedProgress
 from csf_tool.prove.compare import mismatch
@@ -156,7 +157,7 @@ class _Verification:
             return
         for file in listed.digests:
             path = self._checkpoint.root / file
-            if not path.is_file():
+            if not is_file(path):
                 check.fail(f"{listed.name} lists it, it is not there", Code.MISSING_FILE, file)
             elif (found := path.stat().st_size) != (stated := listed.sizes.get(file, found)):
                 check.fail(f"is {found} bytes, {listed.name} says {stated}", Code.SIZE_DIFFERS, file)
@@ -169,7 +170,7 @@ class _Verification:
         listed = self._options.listed
         found = published_hashes(self._checkpoint)
         found += [PublishedHash(file, "sha256", d, listed.name) for file, d in listed.digests.items()] if listed else []
-        found += [entry for entry in self._options.published if (self._checkpoint.root / entry.file).is_file()]
+        found += [entry for entry in self._options.published if is_file(self._checkpoint.root / entry.file)]
         return [entry for entry in found if not self._options.only or entry.file in self._names]
 
     def _logical_shards(self) -> list[LogicalShard]:
@@ -330,6 +331,6 @@ def _require_same_origin(checkpoint: Checkpoint, listed: HashList) -> None:
         if stated and here[key] and stated != here[key]:
             problem = f"is a list of {key} {stated}; {checkpoint.label} is of {here[key]}"
             raise UsageError(problem, Code.OTHER_LIST, listed.name)
-    if not any((checkpoint.root / file).is_file() for file in listed.digests):
+    if not any(is_file(checkpoint.root / file) for file in listed.digests):
         problem = f"not one of the {len(listed.digests)} files that it lists is in {checkpoint.label}"
         raise UsageError(problem, Code.OTHER_LIST, listed.name)

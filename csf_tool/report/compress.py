@@ -41,7 +41,7 @@ def compress_report(compressed: Compressed) -> list[RenderableType]:
         f"{size(compressed.csf_bytes)} ({percent(saved, compressed.dense_bytes)} saved); "
         f"{size(compressed.bytes_written)} in {compressed.seconds:.1f} s; encoded on {compressed.device}."
     ]
-    if compressed.target.gives_receipts:
+    if compressed.target.gives_receipts and not compressed.missing:
         lines.append("Every original shard was rebuilt from it and has its SHA-256.")
     lines += written_lines(compressed)
     lines += [f"Note: {escape(note)}" for note in compressed.notes]

@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from csf_tool.report.written import complete_already, rate, written_json, written_lines
+from csf_tool.report.written import complete_already, rate, some, written_json, written_lines
 from csf_tool.text import count, escape, size
 from csf_tool.write.expand import Expanded
 
@@ -19,6 +19,7 @@ def expand_json(expanded: Expanded) -> dict[str, Any]:
         "device": expanded.device,
         "planes": expanded.planes,
         "proved_shards": expanded.proved_shards,
+        "unproved_files": expanded.unproved_files,
         "licences": expanded.licences,
         "origin": expanded.origin or None,
     }
@@ -37,12 +38,23 @@ def expand_report(expanded: Expanded) -> list[RenderableType]:
     lines += [f"Note: {escape(note)}" for note in expanded.notes]
     if expanded.licences:
         lines.append(f"Its terms travel with it: {escape(', '.join(expanded.licences))}.")
-    of = f" of {escape(expanded.origin)}" if expanded.origin else ""
+    return [*lines, *([_proof(expanded)] if expanded.shards else [])]
+
+
+def _proof(expanded: Expanded) -> str:
+    """What the run has proved of its result: all of it, or what."""
     proved = len(expanded.proved_shards)
-    if proved == len(expanded.shards):
-        lines.append(f"Every shard has the SHA-256 of the original{of}: restored bit for bit.")
-    elif proved:
-        lines.append(f"{proved} of {len(expanded.shards)} shards have the SHA-256 of their original.")
-    else:
-        lines.append("The originals' hashes are not known: csf-tool verify --against a dense copy proves the bytes.")
-    return lines
+    if not proved:
+        return "The originals' hashes are not known: csf-tool verify --against a dense copy proves the bytes."
+    if proved < len(expanded.shards) or expanded.missing:
+        of = len(expanded.shards) + len(expanded.missing)
+        return f"{proved} of {of} shards have the SHA-256 of their original."
+    every = "Every shard has the SHA-256 of the original"
+    every += f" of {escape(expanded.origin)}" if expanded.origin else ""
+    if expanded.is_restored:
+        return f"{every}: restored bit for bit."
+    if expanded.proved_files:
+        others = "other file has that" if expanded.proved_files == 1 else "other files have that"
+        every += f", and {expanded.proved_files} {others} of the manifest"
+    lacking = f"; not covered by a hash: {some(expanded.unproved_files)}" if expanded.unproved_files else ""
+    return f"{every}{lacking}."

@@ -7,6 +7,8 @@ from rich.console import RenderableType
 from csf_tool.text import count, escape, size
 from csf_tool.write.engine import Written
 
+_SHOWN = 10
+
 
 def written_json(written: Written) -> dict[str, Any]:
     """The fields of the JSON document that all three have."""
@@ -19,6 +21,9 @@ def written_json(written: Written) -> dict[str, Any]:
         "missing_shards": written.missing,
         "removed_sources": written.removed_sources,
         "other_files": written.other_files,
+        "not_carried": [
+            {"file": name, "reason": str(cause)} for cause, names in written.left_out.items() for name in names
+        ],
         "notes": written.notes,
         "was_complete": written.was_complete,
         "bytes_written": written.bytes_written,
@@ -37,7 +42,14 @@ def written_lines(written: Written) -> list[str]:
         lines.append(f"Removed {count(len(written.removed_sources), 'source shard')}, each after its proof.")
     if written.missing:
         lines.append(f"Not complete yet: {count(len(written.missing), 'shard')} left for other parts to write.")
+    lines += [f"Not carried over, {cause}: {some(names)}." for cause, names in written.left_out.items()]
     return lines
+
+
+def some(names: list[str]) -> str:
+    """Names as a list in a sentence, many of them cut short."""
+    more = f" and {len(names) - _SHOWN} more (--json names all)" if len(names) > _SHOWN else ""
+    return escape(", ".join(names[:_SHOWN])) + more
 
 
 def complete_already(written: Written) -> list[RenderableType]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.codes import Code
+from csf_tool.disk.reader import is_file
 from csf_tool.errors import UsageError
 from csf_tool.progress import Progress
 from csf_tool.running.jobs import local_executor, run_jobs
@@ -45,7 +46,7 @@ def adopt(
 
     def compare(file: File) -> Record | None:
         path = journal.path_of(_name(file))
-        if path.is_symlink() or not path.is_file() or path.stat().st_size != file.size:
+        if path.is_symlink() or not is_file(path) or path.stat().st_size != file.size:
             return None
         if isinstance(file, OutputShard):
             return right_record(file)

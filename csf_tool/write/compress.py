@@ -20,7 +20,7 @@ from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Shard
 from csf_tool.checkpoint.names import expert_group_of, module_of
 from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
-from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files, rewritten_configs
+from csf_tool.checkpoint.side_files import Beside, SideFile, beside, config_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.choices import CompressTo
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, format_by_name
@@ -31,6 +31,7 @@ from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.errors import UsageError
 from csf_tool.progress import OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import local_executor, run_jobs
+from csf_tool.write.carrying import Tensors, keep_what_stays_true, tensors_of
 from csf_tool.write.destination import Destination
 from csf_tool.write.encoding import EncodingRenderer, encoded_shard, require_lossless
 from csf_tool.write.engine import Earlier, WriteOptions, Written, kept_facts, require_sound, write
@@ -154,11 +155,13 @@ def compress(
             files = _dense_files(checkpoint)
         else:
             files = _marked_files(checkpoint, configs, choice, earlier, shards)
-        side_files = target.placed(plain_files(checkpoint) + files)
-        output = Output("compress", shards, side_files, renderer, facts=asdict(choice))
+        found = beside(checkpoint, same_shards=target.gives_receipts)
+        plain = _kept(checkpoint, found, earlier, target, shards)
+        side_files = target.placed(plain + files)
+        output = Output("compress", shards, side_files, renderer, facts=asdict(choice), left_out=found.left_out)
         output = target.compressed(output, partial(_statement, checkpoint, options.origin, configs, choice))
         written = write(output, checkpoint, destination, earlier, progress, how, begun)
-    written.notes = [] if target.layout.keeps_dense_files else _unmarked(configs, choice)
+    written.notes += [] if target.layout.keeps_dense_files else _unmarked(configs, choice)
     return _compressed(written, target, choice, encoder.device, left)
 
 
@@ -298,6 +301,18 @@ def _measure(task: _Measuring, on_bytes: OnBytes = lambda _: None) -> dict[str, 
             if task.kept:
                 task.kept.forget()
     return counts
+
+
+def _kept(
+    checkpoint: Checkpoint, found: Beside, earlier: Earlier, target: TargetLayout, shards: list[OutputShard]
+) -> list[SideFile]:
+    """What is carried over as it is, of what was found beside the shards."""
+
+    def tensors() -> Tensors:
+        dense = {shard.name: shard.header.names for shard in checkpoint.shards}
+        return dense if target.layout.keeps_dense_files else tensors_of(shards)
+
+    return keep_what_stays_true(found, earlier, [shard.name for shard in shards], tensors, target.placed)
 
 
 def _dense_files(checkpoint: Checkpoint) -> list[SideFile]:

@@ -15,7 +15,7 @@ from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.new_file import lock, sync_folder
 from csf_tool.disk.own_files import OWN_FOLDER
-from csf_tool.disk.paths import safe_relative
+from csf_tool.disk.paths import holds_files, safe_relative
 from csf_tool.disk.reader import RandomReader, drop_cache
 from csf_tool.errors import EnvironmentFault, UsageError
 from csf_tool.text import escape
@@ -83,7 +83,7 @@ def finish_removal(source: Path, destination: Path) -> bool:
     """
     if not is_complete(destination):
         noted = finished_run(destination)
-        return noted.get("root") == source_root(source) and not any(source.rglob("*" + SHARD_SUFFIX))
+        return noted.get("root") == source_root(source) and not holds_files(source, SHARD_SUFFIX)
     journal = Journal(destination)
     run = journal.run()
     if run is None or run.root != source_root(source):

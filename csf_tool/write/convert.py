@@ -21,11 +21,11 @@ from csf_tool.checkpoint.config import (
 )
 from csf_tool.checkpoint.container import require_object
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, index_document, read_index
-from csf_tool.checkpoint.logical import Range, logical_index, logical_tensors, new_index, own_shards
+from csf_tool.checkpoint.logical import LogicalShard, Range, logical_index, logical_tensors, new_index, own_shards
 from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
-from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files, rewritten_configs
+from csf_tool.checkpoint.side_files import SideFile, beside, config_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat, format_by_name
@@ -35,6 +35,7 @@ from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import OnBytes, Progress
 from csf_tool.text import count
+from csf_tool.write.carrying import Tensors, keep_what_stays_true, tensors_of
 from csf_tool.write.engine import Earlier, WriteOptions, Written, require_sound, write
 from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout
@@ -113,7 +114,7 @@ def convert(
     if how.link and copied:
         why = "their headers change, they are on the Hub, or the file system does not link"
         notes.append(f"{count(copied, 'shard')} copied, not linked: {why}")
-    return Converted(**vars(written) | {"notes": notes}, target=target)
+    return Converted(**vars(written) | {"notes": written.notes + notes}, target=target)
 
 
 def _facts(checkpoint: Checkpoint) -> _Facts:
@@ -160,13 +161,21 @@ def _output(
     if not layout.keeps_dense_files:  # who finds planes by recipes wants fixed streams in their slabs
         slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in checkpoint.planes}
     shards = [_copied_shard(s, layout.stored_name(s.file), layout.marks(fmt), slabs) for s in checkpoint.shards]
+    found = beside(checkpoint)
+
+    def tensors() -> Tensors:
+        if not layout.keeps_dense_files:
+            return tensors_of(shards)
+        return {shard.name: [tensor.name for tensor in shard.tensors] for shard in _dense_shards(checkpoint)}
+
+    plain = keep_what_stays_true(found, earlier, [shard.name for shard in shards], tensors, target.placed)
     if layout.keeps_dense_files:
         files = [*rewritten_configs(checkpoint, strip_encoding), _dense_index(checkpoint, target, earlier)]
         notes.append(f"source headers: {HEADERS_UNKNOWN}")
     else:
         files = [*_marked_configs(checkpoint, earlier, notes), _stored_index(checkpoint, earlier, shards)]
-    side_files = target.placed(plain_files(checkpoint) + files)
-    output = Output("convert", shards, side_files, CopyingRenderer(), facts=asdict(facts))
+    side_files = target.placed(plain + files)
+    output = Output("convert", shards, side_files, CopyingRenderer(), facts=asdict(facts), left_out=found.left_out)
     return target.converted(output, lambda: _statement(checkpoint, facts, options), earlier.record)
 
 
@@ -220,6 +229,10 @@ def _stored_index(checkpoint: Checkpoint, earlier: Earlier, shards: list[OutputS
     return SideFile.new(name, render_json(document))
 
 
+def _dense_shards(checkpoint: Checkpoint) -> list[LogicalShard]:
+    return list(own_shards(checkpoint, logical_tensors(checkpoint).values()).values())
+
+
 def _dense_index(checkpoint: Checkpoint, target: TargetLayout, earlier: Earlier) -> SideFile:
     """The index that the dense checkpoint will have: a container keeps the source's."""
     index = checkpoint.index
@@ -227,13 +240,14 @@ def _dense_index(checkpoint: Checkpoint, target: TargetLayout, earlier: Earlier)
     [place] = target.placed([SideFile.new(name, b"")])
     if (kept := earlier.content(place.target)) is not None:
         return SideFile.new(name, kept)
-    dense = list(own_shards(checkpoint, logical_tensors(checkpoint).values()).values())
+    dense = _dense_shards(checkpoint)
     return SideFile.new(name, render_json(logical_index(index, dense) if index else new_index(dense)))
 
 
 def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -> Output:
     root = options.checkpoint_root or str(checkpoint.root.resolve())
-    files = plain_files(checkpoint)
+    found = beside(checkpoint)
+    files = found.files
     for file in config_files(checkpoint):
         content = None
         if file.name == CONFIG_FILES[0]:
@@ -242,7 +256,7 @@ def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptio
         files.append(replace(file, content=content))
     if (name := find_index(checkpoint.layout.model_root)) is not None:
         files.append(SideFile(name, checkpoint.layout.model_root / name))
-    return Output("convert", [], files, CopyingRenderer())
+    return Output("convert", [], files, CopyingRenderer(), left_out=found.left_out)
 
 
 def _copied_shard(shard: Shard, name: str, marks: dict[str, str], shapes: Mapping[str, tuple[int, ...]]) -> OutputShard:

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from csf_tool.checkpoint.logical import Range
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.disk.hashing import Hashing
+from csf_tool.codes import Code
+from csf_tool.disk.hashing import Hashing, sha256_of
 from csf_tool.disk.new_file import NewFile
 from csf_tool.disk.reader import RandomReader
+from csf_tool.errors import CheckpointError
 from csf_tool.progress import OnBytes
 from csf_tool.write.journal import Journal, Record
 
@@ -82,12 +85,24 @@ def write_parts(
 
 
 def write_side_file(side_file: SideFile, journal: Journal) -> int:
-    """Write a file unless an earlier run has; how many bytes were written. Links become ordinary files."""
+    """Write a file unless an earlier run has; how many bytes were written. Links become ordinary files.
+
+    Raises:
+        CheckpointError: it cannot be read, or does not have the hash that it must have.
+        EnvironmentFault: the system cannot read or write.
+    """
     name, size = side_file.target, side_file.size
     if journal.finished(name):
         return 0
+
+    def prove(path: Path) -> Record:
+        if side_file.sha256 and (found := sha256_of(path, name)) != side_file.sha256:
+            problem = f"its SHA-256 became {found} while the run went on, it was {side_file.sha256}: not written"
+            raise CheckpointError(problem, Code.SOURCE_CHANGED, side_file.name)
+        return Record(size)
+
     journal.forget_damaged(name)
-    with journal.create(name, 0, lambda _: Record(size)) as new:
+    with journal.create(name, 0, prove) as new:
         if side_file.content is not None:
             new.write(side_file.content)
         else:

@@ -10,7 +10,8 @@ from typing import BinaryIO, cast
 from csf_tool.codes import Code
 from csf_tool.disk.new_file import NewFile, sync_folder
 from csf_tool.disk.own_files import is_own
-from csf_tool.disk.reader import writing_fault
+from csf_tool.disk.paths import names_in
+from csf_tool.disk.reader import exists, is_folder, writing_fault
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import size
 
@@ -29,7 +30,7 @@ class Destination:
         if source and _nested(path.resolve(), source.resolve()):
             problem = f"destination and source ({source}) must not lie inside one another"
             raise UsageError(problem, Code.NESTED_FOLDERS, str(path))
-        if path.exists() and not path.is_dir():
+        if exists(path) and not is_folder(path):
             raise UsageError(f"{path}: exists and is not a folder")
 
     def require_empty(self) -> None:
@@ -38,7 +39,7 @@ class Destination:
         Raises:
             UsageError: something is.
         """
-        if self.path.is_dir() and any(self.path.iterdir()):
+        if names_in(self.path):
             raise UsageError("is not empty; give a new or empty folder", Code.NOT_EMPTY, str(self.path))
 
     def require_space(self, nbytes: int) -> None:
@@ -55,7 +56,7 @@ class Destination:
 
     def _existing(self) -> Path:
         """The folder, or the nearest above it that is there already."""
-        return next(p for p in (self.path.absolute(), *self.path.absolute().parents) if p.exists())
+        return next(p for p in (self.path.absolute(), *self.path.absolute().parents) if exists(p))
 
     def scratch_file(self) -> BinaryIO:
         """A file without a name on the same disk, read and written without a buffer; it is gone when it is closed.
@@ -121,5 +122,5 @@ def _nested(a: Path, b: Path) -> bool:
     """Whether one of two resolved paths is the other or lies inside it, by name or by inode."""
     if a == b or a in b.parents or b in a.parents:
         return True
-    existing = [p for p in (a, *a.parents) if p.exists()]
-    return b.exists() and any(p.samefile(b) for p in existing)
+    existing = [p for p in (a, *a.parents) if exists(p)]
+    return exists(b) and any(p.samefile(b) for p in existing)

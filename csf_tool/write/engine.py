@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from csf_tool.cancel import CancelToken
+from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
@@ -27,8 +28,8 @@ from csf_tool.disk.hashing import Hashing, sha256_of
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import parse_json, render_json
 from csf_tool.disk.own_files import has_journal
-from csf_tool.disk.paths import relative_files
-from csf_tool.disk.reader import RandomReader
+from csf_tool.disk.paths import holds_files, names_in, relative_files
+from csf_tool.disk.reader import RandomReader, exists, is_file, is_folder
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.progress import OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import default_jobs, local_executor, run_jobs
@@ -116,6 +117,7 @@ class Written:
     missing: list[str] = field(default_factory=list)
     removed_sources: list[str] = field(default_factory=list)
     other_files: list[str] = field(default_factory=list)
+    left_out: dict[Cause, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     was_complete: bool = False
     """Whether the whole result was there already, from an earlier run: this one has done nothing."""
@@ -157,7 +159,7 @@ class Earlier:
         root = "" if checkpoint.hub else source_root(checkpoint.root)
         run = Run(operation, fingerprint(checkpoint, consumed), wanted or {}, escape(checkpoint.label), root)
         result = None if options.compares else finished_result(destination, run)
-        if result is None and not options.compares and not any(destination.rglob("*" + SHARD_SUFFIX)):
+        if result is None and not options.compares and not holds_files(destination, SHARD_SUFFIX):
             journal.require_begun_or_empty()  # before there is work to lose; what has shards is looked at more closely
         return cls(consumed, kept_facts(destination), result, run, journal)
 
@@ -214,7 +216,7 @@ def finished_result(destination: Path, run: Run) -> Checkpoint | None:
         UsageError: it is the result of something else.
     """
     noted = finished_run(destination)
-    if not noted or has_journal(destination) or not any(destination.iterdir()):
+    if not noted or has_journal(destination) or not names_in(destination):
         return None
     try:
         found = Run.parse(noted)
@@ -280,7 +282,7 @@ def _holds_whole(destination: Path, output: Output) -> bool:
 
     It is asked where no note says what the folder is of.
     """
-    if finished_run(destination) or not destination.is_dir():
+    if finished_run(destination) or not is_folder(destination):
         return False
     files = {shard.name: shard for shard in output.shards}
     beside = {file.target: file for file in output.side_files}
@@ -293,7 +295,7 @@ def _holds_whole(destination: Path, output: Output) -> bool:
 
 
 def _has_header(path: Path, shard: OutputShard) -> bool:
-    if not path.is_file() or path.stat().st_size != shard.size:
+    if not is_file(path) or path.stat().st_size != shard.size:
         return False
     with RandomReader(path, shard.name) as reader:
         return reader.read(0, len(shard.header)) == shard.header
@@ -320,7 +322,7 @@ def _require_room(
     new = [shard for shard in output.shards if not (options.link and _can_link(shard))]
     sizes = {shard.name: shard.size for shard in new} | {file.target: file.size for file in output.side_files}
     if options.compares:
-        found = sum(path.stat().st_size for name in sizes if (path := destination / name).is_file())
+        found = sum(path.stat().st_size for name in sizes if is_file(path := destination / name))
     else:
         found = there.bytes_there(sizes)
     sources = (source for shard in mine if not there.finished(shard.name) for source in shard.sources)
@@ -357,7 +359,12 @@ class _Run:
         self._cancel = CancelToken(checkpoint.stop_fetching)
         self._options = options
         self._drop_cache = should_drop_cache(checkpoint, options.drop_cache)
-        self.written = Written(source=checkpoint.label, destination=str(journal.path_of("")))
+        self.written = Written(
+            source=checkpoint.label,
+            destination=str(journal.path_of("")),
+            left_out=dict(output.left_out),
+            notes=output.alike_but_for_case(),
+        )
         self._consumer = self._start_consuming() if options.consume_source else None
 
     def _start_consuming(self) -> Consumer:
@@ -421,7 +428,7 @@ class _Run:
             record = Record(shard.size, hashing.hexdigest() if hashing else None)
             receipt = rendering.receipt(record.sha256)
             if receipt and not _lies_there(receipt, self._journal):
-                if self._journal.path_of(receipt.target).exists():
+                if exists(self._journal.path_of(receipt.target)):
                     return None
                 write_side_file(receipt, self._journal)
             return record
@@ -499,7 +506,7 @@ class _Run:
 def _lies_there(file: SideFile, journal: Journal) -> bool:
     """Whether a file of these bytes, put there by somebody else, has the name already."""
     path = journal.path_of(file.target)
-    return path.is_file() and not path.is_symlink() and file.is_equal_to(path)
+    return is_file(path) and not path.is_symlink() and file.is_equal_to(path)
 
 
 @dataclass

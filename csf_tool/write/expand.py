@@ -6,19 +6,21 @@ from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
-from csf_tool.checkpoint.layout import is_licence
+from csf_tool.checkpoint.layout import Cause, is_licence
 from csf_tool.checkpoint.logical import LogicalShard, logical_index, logical_shards, new_index
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity, errors
-from csf_tool.checkpoint.side_files import SideFile, config_files, plain_files, rewritten_configs
+from csf_tool.checkpoint.side_files import Beside, SideFile, beside, config_files, covered_files, rewritten_configs
 from csf_tool.coders.decoder import Decoder
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import hash_file
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import render_json
+from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
 from csf_tool.text import count
+from csf_tool.write.carrying import keep_what_stays_true
 from csf_tool.write.decoding import DecodingRenderer, decoded_shard
 from csf_tool.write.engine import Earlier, WriteOptions, Written, require_sound, write
 from csf_tool.write.output import Output
@@ -32,8 +34,17 @@ class Expanded(Written):
     planes: int
     excused: list[Problem] = field(default_factory=list)
     licences: list[str] = field(default_factory=list)
+    proved_files: int = 0
+    unproved_files: list[str] = field(default_factory=list)
+    """How many files beside the shards have the hash that a manifest gives, and the model's files that have none."""
     origin: str = ""
     """The repository and revision of the dense model, as a container's manifest states them."""
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the original folder is there again, every file of it with its own hash."""
+        is_whole = len(self.proved_shards) == len(self.shards) and not self.missing
+        return is_whole and not self.unproved_files and not self.left_out.keys() - {Cause.BESIDE}
 
 
 def expand(
@@ -63,18 +74,27 @@ def expand(
     checkpoint.fetch_side_files()
     _require_source_metadata(checkpoint)
     shards = logical_shards(checkpoint)
-    side_files = _side_files(checkpoint, shards, earlier)
-    output = Output("expand", [decoded_shard(shard) for shard in shards], side_files, DecodingRenderer(decoder))
+    found = beside(checkpoint, same_shards=all(shard.sha256 for shard in shards))
+    side_files = _side_files(checkpoint, shards, earlier, found)
+    output = Output(
+        "expand",
+        [decoded_shard(shard) for shard in shards],
+        side_files,
+        DecodingRenderer(decoder),
+        left_out=found.left_out,
+    )
     if earlier.result:
         written = earlier.written(checkpoint, destination)
     else:
         written = write(output, checkpoint, destination, earlier, progress, options, begun)
     config_faults = [p for p in errors(checkpoint.problems) if p.file in CONFIG_FILES]
     return Expanded(
-        **vars(written) | {"notes": _never_held(checkpoint, shards)},
+        **vars(written) | {"notes": written.notes + _never_held(checkpoint, shards)},
         device=decoder.device,
         planes=len(checkpoint.planes),
         excused=[replace(problem, severity=Severity.WARNING) for problem in config_faults],
+        proved_files=sum(file.sha256 is not None for file in side_files),
+        unproved_files=_unproved(checkpoint, side_files),
         licences=sorted(file.name for file in side_files if is_licence(file.name)),
         origin=checkpoint.layout.origin,
     )
@@ -91,12 +111,27 @@ def _require_source_metadata(checkpoint: Checkpoint) -> None:
             raise CheckpointError(problem, Code.HASH_DIFFERS, entry.file)
 
 
-def _side_files(checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Earlier) -> list[SideFile]:
+def _side_files(checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Earlier, found: Beside) -> list[SideFile]:
     """Everything beside the shards in the order of writing: configs and index last."""
     restored = all(shard.sha256 for shard in shards)
     # An original's own config carries no marks, and stays as it is.
     configs = config_files(checkpoint) if restored else rewritten_configs(checkpoint, strip_encoding)
-    return plain_files(checkpoint) + configs + _index(checkpoint, shards, restored, earlier)
+    names = {shard.name: [tensor.name for tensor in shard.tensors] for shard in shards}
+    plain = keep_what_stays_true(found, earlier, names, lambda: names)
+    others = configs + _index(checkpoint, shards, restored, earlier)
+    known = covered_files(checkpoint)
+    return [replace(file, sha256=known.get(file.name)) for file in plain] + [
+        replace(file, sha256=known.get(file.name)) if file.content is None else file for file in others
+    ]
+
+
+def _unproved(checkpoint: Checkpoint, side_files: list[SideFile]) -> list[str]:
+    """Files without a known hash. A licence that lies beside a container's folder of the model is none of these."""
+    return sorted(
+        file.name
+        for file in side_files
+        if not file.sha256 and not (is_licence(file.name) and file.path == checkpoint.root / file.name)
+    )
 
 
 def _never_held(checkpoint: Checkpoint, shards: list[LogicalShard]) -> list[str]:
@@ -115,7 +150,7 @@ def _never_held(checkpoint: Checkpoint, shards: list[LogicalShard]) -> list[str]
 def _index(checkpoint: Checkpoint, shards: list[LogicalShard], restored: bool, earlier: Earlier) -> list[SideFile]:
     """The index: a restored original's own bytes; rewritten, or new where there was none, otherwise."""
     root = checkpoint.layout.model_root
-    name = None if checkpoint.path.is_file() else find_index(root)
+    name = None if is_file(checkpoint.path) else find_index(root)
     if name and restored:
         return [SideFile(name, root / name)]
     if (kept := earlier.content(name or INDEX_NAME)) is not None:

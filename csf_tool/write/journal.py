@@ -22,8 +22,8 @@ from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.disk.new_file import NewFile, lock, remove_abandoned
 from csf_tool.disk.own_files import CLOSING, DESCRIPTION, OWN_FOLDER, has_journal, is_partial
-from csf_tool.disk.paths import relative_files
-from csf_tool.disk.reader import writing_fault
+from csf_tool.disk.paths import names_in, relative_files
+from csf_tool.disk.reader import exists, is_file, is_folder, writing_fault
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.version import __version__
 from csf_tool.write.destination import Destination
@@ -119,7 +119,7 @@ class Journal:
         held = journal._enter(run, beside, wait=not alone)
         try:
             # Looked at once: another process that closes the run has let go of the lock, and removes this next.
-            journal._was_closing = (destination / CLOSING).is_file()
+            journal._was_closing = is_file(destination / CLOSING)
             journal.require_fit(run, beside)  # again, now that no other run can be at it
             if not journal._was_closing and not has_journal(destination):
                 journal._folder.write(DESCRIPTION, render_json(_describe(run)))
@@ -168,28 +168,28 @@ class Journal:
             return
         self._held = held
         try:
-            yield self._was_closing or (self._destination / OWN_FOLDER / DESCRIPTION).is_file()
+            yield self._was_closing or is_file(self._destination / OWN_FOLDER / DESCRIPTION)
         finally:
             self.release()
 
     def finished(self, name: str) -> Record | None:
         """The record of a finished file that is still there with the size it had."""
         file = self._destination / name
-        if not file.is_file():
+        if not is_file(file):
             return None
         size = file.stat().st_size
         try:
             entry = json.loads(self._record_path(name).read_bytes())
             record = Record(int(entry["size"]), entry.get("sha256"))
         except FileNotFoundError:  # when a run that was complete is closed, records go first
-            return Record(size) if self._was_closing or (self._destination / CLOSING).exists() else None
+            return Record(size) if self._was_closing or exists(self._destination / CLOSING) else None
         except (ValueError, TypeError, LookupError):  # a damaged record says nothing: the file is written again
             return None
         return record if size == record.size else None
 
     def lies_unrecorded(self, name: str) -> bool:
         """Whether something has the name of a file that no run has finished."""
-        return not self._record_path(name).is_file() and (self._destination / name).exists()
+        return not is_file(self._record_path(name)) and exists(self._destination / name)
 
     def bytes_there(self, names: Iterable[str]) -> int:
         """Bytes of those files that an interrupted run left finished: they need no room again."""
@@ -224,7 +224,7 @@ class Journal:
 
         A record without its file is left alone: another process may be about to give that file its name.
         """
-        is_there = self._record_path(name).is_file() and (self._destination / name).is_file()
+        is_there = is_file(self._record_path(name)) and is_file(self._destination / name)
         if is_there and not self.finished(name):
             self.forget(name)
 
@@ -245,7 +245,7 @@ class Journal:
         """Note that a source shard is about to be removed."""
         entry = {"name": shard.name, "size": shard.size, "mtime_ns": shard.mtime_ns}
         name = f"{_CONSUMED}/{_plain(shard.name)}.json"
-        if not (self._destination / OWN_FOLDER / name).exists():
+        if not exists(self._destination / OWN_FOLDER / name):
             self._folder.write(name, render_json(entry))
 
     def keep(self, name: str, content: bytes) -> None:
@@ -256,7 +256,7 @@ class Journal:
     def kept(self, name: str) -> bytes | None:
         """What `keep` was given for a file, in this run or an earlier one."""
         path = self._destination / OWN_FOLDER / _KEPT / _plain(name)
-        return path.read_bytes() if path.is_file() else None
+        return path.read_bytes() if is_file(path) else None
 
     def complete(self) -> None:
         """Note that every file is there, before the last source shards go."""
@@ -289,7 +289,7 @@ class Journal:
         """Remove the journal's folder, with the lock in it held as long as the system lets that be."""
         for _ in range(_ATTEMPTS):  # another part may have it open just then, to see that nothing is left to do
             shutil.rmtree(folder, ignore_errors=True)
-            if not folder.exists():
+            if not exists(folder):
                 return
             self.release()  # Windows and NFS keep a folder while a file in it is open
             time.sleep(_PAUSE_SECONDS)
@@ -349,9 +349,9 @@ class Journal:
         Raises:
             UsageError: something is.
         """
-        if has_journal(self._destination) or not self._destination.is_dir():
+        if has_journal(self._destination) or not is_folder(self._destination):
             return
-        if any(path.name != OWN_FOLDER for path in self._destination.iterdir()):
+        if any(name != OWN_FOLDER for name in names_in(self._destination)):
             self._files.require_empty()
 
     def run(self) -> Run | None:
@@ -372,7 +372,7 @@ class Journal:
             try:
                 found = load_json(path, name)
             except CheckpointError:
-                if path.is_file():
+                if is_file(path):
                     raise
                 continue
             if not isinstance(found, dict):
@@ -407,7 +407,7 @@ def _describe(run: Run) -> dict[str, Any]:
 def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
     """Size and time of every source shard that an interrupted run removed, by name."""
     folder = destination / OWN_FOLDER / _CONSUMED
-    entries = [load_json(path, path.name) for path in sorted(folder.glob("*.json"))]
+    entries = [load_json(folder / name, name) for name in names_in(folder) if name.endswith(".json")]
     try:
         return {str(entry["name"]): (int(entry["size"]), int(entry["mtime_ns"])) for entry in entries}
     except (ValueError, TypeError, LookupError) as error:
@@ -417,4 +417,4 @@ def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
 
 def is_complete(destination: Path) -> bool:
     """Whether all that an interrupted run left undone is to remove the last source shards and its journal."""
-    return (destination / OWN_FOLDER / _COMPLETE).is_file() or (destination / CLOSING).is_file()
+    return is_file(destination / OWN_FOLDER / _COMPLETE) or is_file(destination / CLOSING)

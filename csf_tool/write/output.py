@@ -3,11 +3,14 @@
 `expand`, `compress` and `convert` each make an `Output`; `csf_tool.write.engine` writes it.
 """
 
+import unicodedata
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.logical import Range
 from csf_tool.checkpoint.model import DensePlane, Plane, Shard
 from csf_tool.checkpoint.side_files import SideFile
@@ -81,3 +84,14 @@ class Output:
     proof_bytes: int = 0
     """What `Rendering.prove` goes through, of all shards."""
     facts: dict[str, Any] = field(default_factory=dict)
+    left_out: Mapping[Cause, list[str]] = field(default_factory=dict)
+    """Files of the source that are not carried over, by the cause."""
+
+    def alike_but_for_case(self) -> list[str]:
+        """That file systems which ignore case, or how an accent is written, would lose files of it."""
+        alike: defaultdict[str, set[str]] = defaultdict(set)
+        for name in [*(shard.name for shard in self.shards), *(file.target for file in self.side_files)]:
+            alike[unicodedata.normalize("NFC", name).casefold()].add(name)
+        lost = "a file system that ignores case would lose one"
+        groups = (sorted(group) for group in alike.values() if len(group) > 1)
+        return [f"{' and '.join(group)}: names that differ in case only; {lost}" for group in groups]
