@@ -1,5 +1,6 @@
 """Every list of names in a checkpoint held against every other: shards, index, manifest, contract, receipts, config."""
 
+from csf_tool.checkpoint.completeness import check_completeness
 from csf_tool.checkpoint.config import (
     CONFIG_FILES,
     Recipe,
@@ -32,6 +33,7 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
     # The config beside one file speaks of other files as well.
     if not checkpoint.layout.keeps_dense_files and checkpoint.path.is_dir():
         _compare_recipes(checkpoint)
+    check_completeness(checkpoint, stored)
     return checkpoint
 
 
@@ -69,7 +71,7 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
 
 def _compare_recipes(checkpoint: Checkpoint) -> None:
     """Config recipes against the streams: a reader finds CSF planes by the recipes alone."""
-    csf_modules = set(map(module_of, checkpoint.plane_table.names))
+    csf_modules = set(checkpoint.plane_table.modules)
     configs = {}
     for name in CONFIG_FILES:
         if not (checkpoint.root / name).exists():
