@@ -110,13 +110,13 @@ def covering_recipe(module: str, recipes: set[str]) -> str | None:
     return None
 
 
-def recipes_in_use(modules: set[str], recipes: set[str]) -> tuple[set[str], set[str]]:
+def recipes_in_use(modules: Sequence[str], recipes: set[str]) -> tuple[set[str], set[str]]:
     """The recipes that cover at least one of `modules`, and the modules that none covers.
 
     There are far fewer modules around modules than modules: all of one depth are looked up together.
     """
-    used: set[str] = set()
-    around = modules
+    used = recipes.intersection(modules)
+    around = {module.rpartition(".")[0] for module in modules if module not in used}
     while around - {""}:
         used |= around & recipes
         around = {module.rpartition(".")[0] for module in around - recipes}

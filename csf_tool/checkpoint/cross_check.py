@@ -71,7 +71,7 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
 
 def _compare_recipes(checkpoint: Checkpoint) -> None:
     """Config recipes against the streams: a reader finds CSF planes by the recipes alone."""
-    csf_modules = set(checkpoint.plane_table.modules)
+    csf_modules = checkpoint.plane_table.modules
     configs = {}
     for name in CONFIG_FILES:
         if not (checkpoint.root / name).exists():
@@ -85,7 +85,7 @@ def _compare_recipes(checkpoint: Checkpoint) -> None:
     warn_of_contradictions(checkpoint.problems, configs, checkpoint.formats)
 
 
-def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe], csf_modules: set[str]) -> None:
+def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe], csf_modules: list[str]) -> None:
     marked = {recipe.module for recipe in found if recipe.is_csf}
     unmarked = {recipe.module for recipe in found if not recipe.is_csf}
     used, homeless = recipes_in_use(csf_modules, marked | unmarked)
