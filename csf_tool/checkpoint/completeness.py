@@ -173,8 +173,9 @@ class _Search:
 
     def _keys(self, module: str, row: int) -> list[tuple[object, ...]]:
         """By what a weight is known to be a sibling of another: the same projection, or one of the same block."""
-        dtype, pattern = self._stored.dtypes[row], self._pattern(module)
-        return [(pattern, dtype, self._stored.shapes[row]), (pattern.rpartition(".")[0], dtype)]
+        is_f4 = self._stored.dtypes[row] == "F4"  # U8 and I8 are two names of one thing
+        pattern = self._pattern(module)
+        return [(pattern, is_f4, self._stored.shapes[row]), (pattern.rpartition(".")[0], is_f4)]
 
     def _sibling(self, module: str, row: int) -> _Sibling | None:
         return next((self._siblings[key] for key in self._keys(module, row) if key in self._siblings), None)
@@ -195,10 +196,10 @@ class _Search:
         lasts = [last for last in self._stored.rows_by_last if STREAM_MARK in last and is_stream_suffix(f".{last}")]
         return {scale for last in lasts for scale in self._stored.rows_of(f".{last}")}
 
-    def _row_of_scale(self, module: str) -> int | None:
-        """The row of a scale that is stored dense, whatever it looks like."""
-        rows = (self._stored.rows_of(ending).get(module) for ending in _SCALES)
-        return next((row for row in rows if row is not None), None)
+    def _has_scale(self, module: str) -> bool:
+        """Whether there is a block scale, whatever it looks like: dense, or a stream of it."""
+        rows_of, streams = self._stored.rows_of, self._in_streams
+        return any(module in rows_of(ending) or module + ending in streams for ending in _SCALES)
 
     @cached_property
     def _with_global(self) -> set[str]:
@@ -210,10 +211,7 @@ class _Search:
         """FP4 weights that have no block scale."""
         for module in sorted(self._packed.keys() - self._formats.keys()):
             row = self._packed[module]
-            names = {module + ending for ending in _SCALES}
-            if self._row_of_scale(module) is not None or module in self._scaled_otherwise:
-                continue
-            if not (names.isdisjoint(self._in_streams) and names.isdisjoint(self._named)):
+            if self._has_scale(module) or module in self._scaled_otherwise or self._is_named(module, _SCALES):
                 continue
             if sibling := self._sibling(module, row):
                 text = f"has no block scale beside it, as {sibling.module} has: what it means is lost"
@@ -300,8 +298,9 @@ class _Search:
         for module in sorted(found):
             rows = [stored.rows_of(ending)[module] for ending in _WEIGHTS if module in stored.rows_of(ending)]
             dtype = stored.dtypes[rows[0]] if rows else ""
-            if (dtype and dtype not in _PLAIN_DTYPES) or any(module + ending in self._named for ending in _WEIGHTS):
-                continue  # FP8, say
+            is_fp8 = dtype and dtype not in _PLAIN_DTYPES
+            if is_fp8 or self._is_named(module, (*_WEIGHTS, *_SCALES)):
+                continue
             is_proved = self._pattern(module) in whole
             if not is_proved and (module in self._scaled_otherwise or module in self._held_otherwise):
                 continue
@@ -385,7 +384,7 @@ class _Search:
         for expert, projections in experts.items():
             for projection in sorted(wanted - projections.keys()):
                 module = f"{expert}.{projection}"
-                if not self._is_named(module, _WEIGHTS) and self._row_of_scale(module) is None:
+                if not self._is_named(module, _WEIGHTS) and not self._has_scale(module):
                     text = f"its expert has no {projection}, as the others of its layer have"
                     yield _Fault(Code.COMPANION_MISSING, text, min(projections.values()))
 
