@@ -96,6 +96,11 @@ class Code(StrEnum):
     GEOMETRY_IMPOSSIBLE = "geometry-impossible", "The format has no planes of these rows and columns."
     NOT_FP4_WEIGHT = "not-fp4-weight", "The weight beside a plane does not hold FP4 codes of the plane's groups."
     PLANE_STORED_TWICE = "plane-stored-twice", "A plane is stored dense as well, or in two formats."
+    WEIGHT_WITHOUT_SCALE = "weight-without-scale", "An FP4 weight has no block scale: what its codes mean is lost."
+    SCALE_WITHOUT_WEIGHT = "scale-without-weight", "A block scale or a global scale has no FP4 weight beside it."
+    SCALE_SHAPE = "scale-shape", "A block scale is not of the shape that its FP4 weight wants."
+    SCALE_LABEL = "scale-label", "Block scales have a dtype or a group size that no FP4 format has."
+    COMPANION_MISSING = "companion-missing", "A weight lacks a scale, or an expert a weight, that its siblings have."
     UNKNOWN_CODEC = "unknown-codec", "A stream is of a codec that this csf-tool does not know."
     NO_STACK = "no-stack", "The planes of a layer's experts cannot be stacked: some are missing, or they are not alike."
 
@@ -135,6 +140,16 @@ class Code(StrEnum):
         "environment",
         "It cannot be done here: disk, network, permission, or something that is not installed.",
     )
+
+
+INCOMPLETE = {
+    Code.WEIGHT_WITHOUT_SCALE,
+    Code.SCALE_WITHOUT_WEIGHT,
+    Code.SCALE_SHAPE,
+    Code.SCALE_LABEL,
+    Code.COMPANION_MISSING,
+}
+"""What makes a model useless though every byte of it that is here can be read, and carried as it is."""
 
 
 class Finding(NamedTuple):

@@ -110,16 +110,17 @@ def covering_recipe(module: str, recipes: set[str]) -> str | None:
     return None
 
 
-def recipes_in_use(modules: set[str], recipes: set[str]) -> tuple[set[str], set[str]]:
+def recipes_in_use(modules: Sequence[str], recipes: set[str]) -> tuple[set[str], set[str]]:
     """The recipes that cover at least one of `modules`, and the modules that none covers.
 
-    There are far fewer modules around modules than modules: each is looked up once.
+    There are far fewer modules around modules than modules: all of one depth are looked up together.
     """
-    others = modules - recipes
-    around = {parent: covering_recipe(parent, recipes) for parent in {m.rpartition(".")[0] for m in others}}
-    uncovered = {parent for parent, recipe in around.items() if recipe is None}
-    homeless = {m for m in others if m.rpartition(".")[0] in uncovered} if uncovered else set()
-    return modules & recipes | {recipe for recipe in around.values() if recipe}, homeless
+    used = recipes.intersection(modules)
+    around = {module.rpartition(".")[0] for module in modules if module not in used}
+    while around - {""}:
+        used |= around & recipes
+        around = {module.rpartition(".")[0] for module in around - recipes}
+    return used, {module for module in modules if covering_recipe(module, recipes) is None} if around else set()
 
 
 def _quantized_layers(config: Any) -> dict[str, Any]:

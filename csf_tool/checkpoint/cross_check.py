@@ -1,5 +1,6 @@
 """Every list of names in a checkpoint held against every other: shards, index, manifest, contract, receipts, config."""
 
+from csf_tool.checkpoint.completeness import check_completeness
 from csf_tool.checkpoint.config import (
     CONFIG_FILES,
     Recipe,
@@ -33,6 +34,7 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
     # The config beside one file speaks of other files as well.
     if not checkpoint.layout.keeps_dense_files and is_folder(checkpoint.path):
         _compare_recipes(checkpoint)
+    check_completeness(checkpoint, stored)
     return checkpoint
 
 
@@ -70,7 +72,7 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
 
 def _compare_recipes(checkpoint: Checkpoint) -> None:
     """Config recipes against the streams: a reader finds CSF planes by the recipes alone."""
-    csf_modules = set(map(module_of, checkpoint.plane_table.names))
+    csf_modules = checkpoint.plane_table.modules
     configs = {}
     for name in CONFIG_FILES:
         if not exists(checkpoint.root / name):
@@ -84,7 +86,7 @@ def _compare_recipes(checkpoint: Checkpoint) -> None:
     warn_of_contradictions(checkpoint.problems, configs, checkpoint.formats)
 
 
-def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe], csf_modules: set[str]) -> None:
+def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe], csf_modules: list[str]) -> None:
     marked = {recipe.module for recipe in found if recipe.is_csf}
     unmarked = {recipe.module for recipe in found if not recipe.is_csf}
     used, homeless = recipes_in_use(csf_modules, marked | unmarked)

@@ -1,5 +1,6 @@
 """What an opened checkpoint is made of: shards, tensors, planes, and the dense tensors that they stand for."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -9,9 +10,11 @@ from typing import Any, NamedTuple
 
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.layout import Layout
+from csf_tool.checkpoint.names import WEIGHTS_OF_SCALE, module_of
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.checkpoint.repository import RemoteFile, Repository
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
+from csf_tool.codes import Code
 from csf_tool.disk.reader import RandomReader, Reader
 from csf_tool.disk.tensors import Header, Tensor
 
@@ -56,10 +59,6 @@ _located = partial(tuple.__new__, Located)
 """`Located._make` without a step in Python: half a million are made at once."""
 
 
-_NEAR = 3
-"""How many rows away from a tensor those of the same module are looked for first."""
-
-
 class Stored:
     """The table of all tensors that shards hold: a row a tensor, shard by shard in the order of the data.
 
@@ -73,6 +72,7 @@ class Stored:
         self.shapes: list[tuple[int, ...]] = []
         self.begins: list[int] = []
         self.ends: list[int] = []
+        self._rows_of: dict[str, dict[str, int]] = {}
         for shard in shards:
             header = shard.header
             self.shards += [shard] * len(header)
@@ -87,18 +87,34 @@ class Stored:
         """The row of each name; the last, where several tensors have it."""
         return dict(zip(self.names, count(), strict=False))
 
-    def find(self, names: list[str], near: int) -> int | None:
-        """The row of the first of `names` that stands beside row `near`, or else anywhere; None where there is none.
+    @cached_property
+    def rows_by_last(self) -> dict[str, list[int]]:
+        """The rows by the last part of their names, all that follows the last dot."""
+        rows: dict[str, list[int]] = defaultdict(list)
+        for row, name in enumerate(self.names):
+            rows[name.rpartition(".")[2]].append(row)
+        return dict(rows)
 
-        A weight mostly lies beside its scale. Half a million names then need no dictionary, which would take as long
-        again as the search for planes (0.46 s of processor time instead of 0.27 s for 73,728 planes).
-        """
-        begin = max(0, near - _NEAR)
-        beside = self.names[begin : near + _NEAR + 1]
-        for name in names:
-            if name in beside:
-                return begin + beside.index(name)
-        return next((self.row_of[name] for name in names if name in self.row_of), None)
+    def rows_of(self, ending: str) -> dict[str, int]:
+        """The rows of all names that end so, one last part with its dot, by what stands before it."""
+        if ending not in self._rows_of:
+            names, length = self.names, len(ending)
+            rows = self.rows_by_last.get(ending[1:], [])
+            self._rows_of[ending] = {names[row][:-length]: row for row in rows if names[row].endswith(ending)}
+        return self._rows_of[ending]
+
+    @cached_property
+    def _weights(self) -> dict[str, list[dict[str, int]]]:
+        """The rows of weights by module, by the last part of their scales' names; the likelier weights first."""
+        return {scale[1:]: list(map(self.rows_of, weights)) for scale, weights in WEIGHTS_OF_SCALE.items()}
+
+    def weight_of(self, scale: str) -> int | None:
+        """The row of the weight of a block scale, the likelier of its names first; None where there is none."""
+        module, _, last = scale.rpartition(".")
+        for rows in self._weights.get(last, ()):
+            if module in rows:
+                return rows[module]
+        return None
 
     def nbytes(self, row: int) -> int:
         """Bytes of the tensor of a row."""
@@ -196,6 +212,13 @@ class DensePlane(NamedTuple):
         return self.scale.tensor.nbytes
 
 
+class Misfit(NamedTuple):
+    """A block scale that is not of the shape or dtype that its FP4 weight wants, as far as it is a plane; and why."""
+
+    plane: DensePlane
+    reason: str
+
+
 AnyPlane = Plane | DensePlane
 """A block scale, however it is stored."""
 
@@ -211,6 +234,16 @@ class _Columns:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @cached_property
+    def modules(self) -> list[str]:
+        """The module of each, once the table is complete."""
+        return list(map(module_of, self.names))
+
+    @cached_property
+    def projections(self) -> list[str]:
+        """The projection of each, once the table is complete."""
+        return [module.rpartition(".")[2] for module in self.modules]
 
     def place_of(self, kind: PlaneKind) -> int:
         """The place of a kind in `kinds`, where it is put if need be."""
@@ -277,6 +310,10 @@ class Checkpoint:
     problems: Problems = field(default_factory=Problems)
     doubtful: dict[str, str] = field(default_factory=dict)
     """Dense scales that may be padded or in tile order, each with what tells so."""
+    misfits: list[Misfit] = field(default_factory=list)
+    """Dense scales that do not fit their FP4 weights."""
+    incomplete: dict[Code, int] = field(default_factory=dict)
+    """How many tensors lack something or do not fit, by the kind of fault."""
     remark: str = ""
     """What has to be said along with what it is: that another layout is mixed in, or what led here."""
     hub: Repository | None = None

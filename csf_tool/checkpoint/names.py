@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from csf_tool.codec.formats import FORMATS, CsfFormat
 
-_WEIGHTS_OF_SCALE = {
+WEIGHTS_OF_SCALE = {
     ".weight_scale": (".weight_packed", ".weight"),  # compressed-tensors; ModelOpt and Kimi
     ".scale": (".weight",),  # DeepSeek
 }
 """How a block scale's name ends, and how its weight's may instead, the likelier first."""
 
-SCALE_SUFFIXES = tuple(_WEIGHTS_OF_SCALE)
+SCALE_SUFFIXES = tuple(WEIGHTS_OF_SCALE)
 """Suffixes of the names that block scales have."""
 
 
@@ -60,7 +60,7 @@ def is_stream_suffix(suffix: str) -> bool:
 def weight_names(scale: str) -> list[str]:
     """The names that the weight of a block scale may have, most likely first; empty for other tensors."""
     stem, dot, last = scale.rpartition(".")
-    return [stem + weight for weight in _WEIGHTS_OF_SCALE.get(dot + last, ())]
+    return [stem + weight for weight in WEIGHTS_OF_SCALE.get(dot + last, ())]
 
 
 def module_of(scale: str) -> str:

@@ -1,12 +1,11 @@
 """Finding planes: which tensors are the streams of a scale, and what geometry every source gives it."""
 
-from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.model import DenseTable, Located, Plane, PlaneKind, PlaneTable, Stored
-from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, is_stream_suffix, weight_names
+from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, is_stream_suffix
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import FORMATS, SLAB_ROWS, CsfFormat
 from csf_tool.codec.tiles import padded_shape
@@ -44,12 +43,8 @@ def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[P
 
 def _streams(stored: Stored) -> dict[str, dict[str, int]]:
     """What may be streams: their rows by the suffix of their names, and by what stands before it, a scale's name."""
-    streams: dict[str, dict[str, int]] = defaultdict(dict)
-    for row, name in enumerate(stored.names):
-        if STREAM_MARK in name:
-            scale, dot, last = name.rpartition(".")
-            streams[dot + last][scale] = row
-    return streams
+    endings = [f".{last}" for last in stored.rows_by_last if STREAM_MARK in last]
+    return {ending: stored.rows_of(ending) for ending in endings}
 
 
 def _unknown_streams(others: dict[str, dict[str, int]], stored: Stored) -> list[Problem]:
@@ -101,7 +96,7 @@ def _add_planes(
         exceptions = exception_rows.get(name)
         if exceptions is None:
             continue  # `_unpaired` speaks of it
-        weight, receipt = stored.find(weight_names(name), fixed), receipts.get(name)
+        weight, receipt = stored.weight_of(name), receipts.get(name)
         looks = (
             dtypes[fixed],
             shapes[fixed],
@@ -139,9 +134,9 @@ def _stated(receipt: ScaleReceipt, exception_bytes: int) -> Hashable:
 
 def _stored_twice(table: PlaneTable) -> list[Problem]:
     stored = table.stored
-    names = set(table.names)
-    if len(names) == len(table) and names.isdisjoint(stored.names):
-        return []
+    lasts = {name.rpartition(".")[2] for name in table.names}
+    if len({kind.fmt.name for kind in table.kinds}) < 2 and lasts.isdisjoint(stored.rows_by_last):
+        return []  # as nearly always, without half a million names looked up
     problems = []
     seen: dict[str, Plane] = {}
     for plane in table:
@@ -264,9 +259,9 @@ def find_dense_planes(stored: Stored) -> DenseTable:
     dtypes, shapes = stored.dtypes, stored.shapes
     known: dict[Hashable, int | None] = {}  # few combinations, many scales
     padding: dict[Hashable, str] = {}
-    scales = {name: row for row, name in enumerate(stored.names) if name.endswith(SCALE_SUFFIXES)}
-    for name, scale in scales.items():
-        weight = stored.find(weight_names(name), scale)
+    for scale in sorted(row for ending in SCALE_SUFFIXES for row in stored.rows_of(ending).values()):
+        name = stored.names[scale]
+        weight = stored.weight_of(name)
         if weight is None:
             continue
         looks = dtypes[scale], shapes[scale], dtypes[weight], shapes[weight]

@@ -1,10 +1,10 @@
 """What is wrong with a checkpoint, collected rather than raised, so that one fault never hides the rest."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from csf_tool.codes import Code
+from csf_tool.codes import INCOMPLETE, Code
 from csf_tool.errors import CheckpointError
 from csf_tool.text import escape
 
@@ -62,8 +62,18 @@ class Problems(list[Problem]):
 
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:
-    """The problems that make the checkpoint unfit to expand."""
+    """The problems that the checkpoint is at fault for."""
     return [p for p in problems if p.severity is Severity.ERROR]
+
+
+def obstacles(problems: Iterable[Problem]) -> list[Problem]:
+    """The errors for which nothing can be made of the checkpoint: all but those of tensors that were never there."""
+    return [p for p in errors(problems) if p.code not in INCOMPLETE]
+
+
+def excused(problems: Iterable[Problem]) -> list[Problem]:
+    """The other errors, as warnings of what goes on all the same."""
+    return [replace(p, severity=Severity.WARNING) for p in errors(problems) if p.code in INCOMPLETE]
 
 
 def warnings(problems: Iterable[Problem]) -> list[Problem]:

@@ -69,7 +69,7 @@ def _writing(
     argument: str, destination: Path, cluster: str | None, jobs: int | None, share: str | None, yes: bool, **how: Any
 ) -> Iterator[_Writing]:
     """Open the source, ask for consent where it is needed, and make the options; `how` are fields of `WriteOptions`."""
-    from csf_tool.checkpoint.problems import warnings
+    from csf_tool.checkpoint.problems import excused, warnings
     from csf_tool.report.console import print_problems
     from csf_tool.report.progress import progress_bar
     from csf_tool.running.cluster import cluster_executor
@@ -80,7 +80,8 @@ def _writing(
     opened = open_argument(str(Path(argument).absolute()) if cluster and is_here else argument)
     if cluster and opened.is_remote:
         raise UsageError(f"{opened.label}: workers of a cluster read files: fetch it first with `hf download`")
-    print_problems(warnings(opened.problems))  # errors are raised by the operation, or excused by it
+    # Other errors are raised by the operation, or excused by it.
+    print_problems(warnings(opened.problems) + excused(opened.problems))
     if how["consume_source"] and (share or cluster):
         raise UsageError("--consume-source removes what other parts may need: run it without --shards and --cluster")
     if how["consume_source"] and not yes:

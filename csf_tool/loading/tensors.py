@@ -21,7 +21,7 @@ from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.logical import LogicalTensor, logical_metadata, logical_tensors
 from csf_tool.checkpoint.model import Checkpoint, Located
 from csf_tool.checkpoint.open import open_checkpoint
-from csf_tool.checkpoint.problems import errors, first_of
+from csf_tool.checkpoint.problems import first_of, obstacles
 from csf_tool.coders.batches import batches
 from csf_tool.codes import Code
 from csf_tool.disk.reader import exists, is_file
@@ -284,7 +284,7 @@ def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
             raise _Missing(f"{path}: no such file or folder")
         with _as_safetensors():
             checkpoint = open_checkpoint(path)
-    if faults := [problem for problem in errors(checkpoint.problems) if problem.file not in CONFIG_FILES]:
+    if faults := [problem for problem in obstacles(checkpoint.problems) if problem.file not in CONFIG_FILES]:
         hint = "; if the rest of it is in another shard, open the folder" if is_file(checkpoint.path) else ""
         raise _Broken(f"cannot be loaded: {first_of(faults)}{hint}", Code.FAULTY_SOURCE, checkpoint.label)
     return checkpoint

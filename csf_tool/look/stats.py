@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from csf_tool.checkpoint.model import Checkpoint, DenseTable, PlaneTable
-from csf_tool.checkpoint.names import layers_of, natural_key, projection_of
+from csf_tool.checkpoint.names import layers_of, natural_key
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import EXCEPTION_BYTES
+from csf_tool.codes import Code
 
 if TYPE_CHECKING:  # it reads data, with numpy: headers alone need neither
     from csf_tool.look.scale_bytes import ScaleBytes
@@ -72,6 +73,10 @@ class Stats:
     by_layer: dict[str, Totals] = field(default_factory=dict)
     by_shard: dict[str, Totals] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    incomplete: dict[Code, int] = field(default_factory=dict)
+    """How many tensors lack something or do not fit, by the kind of fault."""
+    misfits: int = 0
+    """Block scales that do not fit their weights, and are not counted as planes."""
     scale_bytes: "ScaleBytes | None" = None
 
     @property
@@ -109,6 +114,8 @@ def collect_stats(checkpoint: Checkpoint) -> Stats:
         by_layer=_naturally_sorted(_sums(shown, lambda group: group[0])),
         by_shard=_naturally_sorted(_sums(shown, lambda group: group[1])),
         problems=checkpoint.problems,
+        incomplete=checkpoint.incomplete,
+        misfits=len(checkpoint.misfits),
     )
 
 
@@ -132,7 +139,7 @@ def _dense_groups(table: DenseTable) -> dict[_Group, Totals]:
 def _groups(table: PlaneTable | DenseTable, rows: list[int]) -> list[_Group]:
     """The group of each plane; the tensors in `rows` say in which shard it lies."""
     shards = [table.stored.shards[row].name for row in rows]
-    return list(zip(layers_of(table.names), shards, map(projection_of, table.names), table.kind_of, strict=True))
+    return list(zip(layers_of(table.names), shards, table.projections, table.kind_of, strict=True))
 
 
 def _total(parts: Iterable[Totals]) -> Totals:

@@ -28,6 +28,7 @@ def stats_json(stats: Stats) -> dict[str, Any]:
         "tensors": stats.tensors,
         "planes": stats.total.planes,
         "dense_planes": stats.dense_total.planes,
+        "incomplete": {code.value: number for code, number in sorted(stats.incomplete.items())},
         "scales": {
             "elements": shown.dense_bytes,
             "dense_bytes": shown.dense_bytes,
@@ -84,8 +85,13 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
         lines.append("Readers without CSF support need the dense checkpoint: csf-tool expand writes it.")
     elif stats.dense_total.planes:
         lines.append("It holds no CSF planes: its block scales are stored dense.")
+    elif stats.misfits:
+        lines.append(f"It holds no CSF planes, and {count(stats.misfits, 'block scale')} that fit no FP4 weight.")
     else:
         lines.append("It holds no CSF planes and no FP4 block scales.")
+    if stats.incomplete:
+        found = "; ".join(f"{code.value}: {number:,}" for code, number in sorted(stats.incomplete.items()))
+        lines.append(f"It is not complete, by the number of tensors ({found}): see the problems below.")
     lines += ["", _summary(stats), "", _counts(stats)]
     if stats.by_projection:
         groups = _groups(stats, by)

@@ -125,7 +125,7 @@ def compress(
     if checkpoint.planes:
         raise UsageError(f"{checkpoint.label}: holds CSF planes already; csf-tool expand makes it dense")
     if not checkpoint.dense_planes and not facts:
-        raise UsageError(f"{checkpoint.label}: holds no FP4 block scales")
+        raise _nothing_fits(checkpoint)
     target = TARGETS[facts["layout"]] if facts else _target(checkpoint, options)
     earlier = Earlier.at(destination, checkpoint, how, "compress", options.wanted(target.layout.name))
     require_sound(checkpoint, earlier.consumed, "not compressed")
@@ -163,6 +163,16 @@ def compress(
         written = write(output, checkpoint, destination, earlier, progress, how, begun)
     written.notes += [] if target.layout.keeps_dense_files else _unmarked(configs, choice)
     return _compressed(written, target, choice, encoder.device, left)
+
+
+def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
+    """Why there is nothing to compress in a checkpoint without planes."""
+    if not checkpoint.misfits:
+        return UsageError(f"{checkpoint.label}: holds no FP4 block scales")
+    first, number = checkpoint.misfits[0], len(checkpoint.misfits)
+    stay = "1 block scale stays" if number == 1 else f"{number} block scales stay"
+    problem = f"0 planes matched: {stay} dense, as {first.plane.name}: {first.reason}"
+    return UsageError(problem, Code.NOTHING_MATCHED, checkpoint.label)
 
 
 def _target(checkpoint: Checkpoint, options: CompressOptions) -> TargetLayout:
@@ -209,12 +219,13 @@ def _choose(
     selection = select(planes, rules, modules, measure, checkpoint.doubtful)
     if not selection.chosen:
         first = selection.left[0]
-        left = f"{len(selection.left)} block scales stay dense, as {first.plane.name}: {first.reason}"
-        raise UsageError(f"0 planes matched: {left}", Code.NOTHING_MATCHED, checkpoint.label)
+        stay = f"{len(selection.left)} block scales stay dense, as {first.plane.name}: {first.reason}"
+        raise UsageError(f"0 planes matched: {stay}", Code.NOTHING_MATCHED, checkpoint.label)
     chosen = {plane.name: (plane.rows, plane.cols, selection.exceptions[plane.name]) for plane in selection.chosen}
     names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
     shards = [shard.name for shard in checkpoint.shards]
-    return _Choice(target.layout.name, selection.fmt.name, chosen, shards, names), selection.left
+    left = selection.left + [LeftDense(*misfit) for misfit in checkpoint.misfits]
+    return _Choice(target.layout.name, selection.fmt.name, chosen, shards, names), left
 
 
 def _recipe_modules(configs: Mapping[str, Any]) -> set[str]:

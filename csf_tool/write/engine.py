@@ -20,7 +20,7 @@ from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
-from csf_tool.checkpoint.problems import errors, first_of
+from csf_tool.checkpoint.problems import first_of, obstacles
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codes import Code
@@ -205,7 +205,7 @@ def require_sound(
         CheckpointError: there is a fault.
     """
     known = {*excused, *consumed, *(checkpoint.layout.totals_in if consumed else ())}
-    if found := [problem for problem in errors(checkpoint.problems) if problem.file not in known]:
+    if found := [problem for problem in obstacles(checkpoint.problems) if problem.file not in known]:
         raise CheckpointError(f"{refusal}: {first_of(found)}", Code.FAULTY_SOURCE, checkpoint.label)
 
 
@@ -228,7 +228,7 @@ def finished_result(destination: Path, run: Run) -> Checkpoint | None:
         why = "with other options" if (found.source, found.operation) == (run.source, run.operation) else "finished"
         problem = f"holds the result of `{what}`, {why}: give another folder, or remove this one"
         raise UsageError(problem, file=str(destination))
-    return None if errors(opened.problems) else opened
+    return None if obstacles(opened.problems) else opened
 
 
 @dataclass(frozen=True)

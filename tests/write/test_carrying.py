@@ -341,7 +341,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error(
 
     monkeypatch.setattr(os, "scandir", scandir)
     hf: list[object] = [out, "--to", "hf"]
-    words = {"convert": hf, "compress": [out, "--keep-larger"], "expand": [out]}
+    words: dict[str, list[object]] = {"convert": hf, "compress": [out, "--keep-larger"], "expand": [out]}
     verb, *options = command.split()
     result = run(verb, root, *options, *words.get(command, []))
     if command in ("stats", "verify --quick"):  # they read nothing there

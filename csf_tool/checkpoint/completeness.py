@@ -1,0 +1,394 @@
+"""What a quantised checkpoint lacks: scales without weights, weights without scales, scales that do not fit.
+
+Only headers are looked at, and of a sound checkpoint nothing but sets of names. A name alone says little, for there are
+many ways to store a weight: what is at fault is told by siblings, the tensors that are called alike but for their
+numbers. Where no sibling proves it, it is a warning or nothing.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from functools import cached_property
+from typing import NamedTuple
+
+from csf_tool.checkpoint.model import Checkpoint, DensePlane, Misfit, Stored
+from csf_tool.checkpoint.names import STREAM_MARK, WEIGHTS_OF_SCALE, expert_group_of, is_stream_suffix, layer_of
+from csf_tool.checkpoint.planes import PACKED_DTYPES, weight_geometry
+from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat
+from csf_tool.codes import Code
+from csf_tool.text import count
+
+_SCALES = tuple(WEIGHTS_OF_SCALE)
+_WEIGHTS = (".weight_packed", ".weight")
+_GLOBALS = (".weight_scale_2", ".weight_global_scale")
+_INPUTS = (".input_scale", ".input_global_scale")
+"""Endings of what stands beside a weight: ModelOpt's names, and those of compressed-tensors."""
+
+_FP4_DTYPES = (*PACKED_DTYPES, "F4")
+_SCALE_DTYPES = {dtype for fmt in FORMATS for dtype in fmt.dense_dtypes}
+_PLAIN_DTYPES = ("BF16", "F16", "F32")
+
+_OTHER_SCALE = re.compile(r".*weight.*scale.*|scales?|scale_inv|.*_scales|SCB|.*(absmax|zero|codebook|quant_map).*")
+"""The last part of a name that says how a weight is scaled in other ways than FP4's."""
+
+_NUMBER = re.compile(r"(?:(?<=[._-])|^)\d+(?=[._-]|$)")
+
+_NAMED = 3
+"""How many of the others are named."""
+
+
+class _Sibling(NamedTuple):
+    """A weight whose scales fit: its module, and their format."""
+
+    module: str
+    fmt: CsfFormat
+
+
+class _Fault(NamedTuple):
+    """One tensor that something is wrong with: of which kind, and in which words."""
+
+    code: Code
+    text: str
+    row: int
+    severity: Severity = Severity.ERROR
+
+
+def check_completeness(checkpoint: Checkpoint, stored: Stored) -> None:
+    """Note what the tensors of a checkpoint lack, a problem for each cause and group, and count it."""
+    if _is_complete(checkpoint, stored):
+        return
+    search = _Search(checkpoint, stored)
+    faults = list(search.misfits())
+    if not _may_lie_elsewhere(checkpoint):
+        faults += [*search.without_scale(), *search.orphans(), *search.without_global(), *search.without_input()]
+        faults += search.halves()
+    checkpoint.problems += _grouped(faults, stored)
+    checkpoint.incomplete = dict(Counter(fault.code for fault in faults))
+
+
+def _is_complete(checkpoint: Checkpoint, stored: Stored) -> bool:
+    """Whether all FP4 weights have the same beside them, in the same order: then nothing has to be looked up.
+
+    So it is with sound checkpoints whose experts alone are quantised, and those are the largest.
+    """
+    csf, dense = checkpoint.plane_table, checkpoint.dense_table
+    if (dense and csf) or sum(len(stored.rows_by_last.get(ending[1:], ())) for ending in _SCALES) != len(dense):
+        return False
+    table = dense or csf
+    numbers = set(Counter(table.projections).values())
+    return len(numbers) < 2 and all(
+        modules in ([], table.modules)
+        for modules in (_packed_modules(stored), *(_modules_with(stored, ending) for ending in (*_GLOBALS, *_INPUTS)))
+    )
+
+
+def _packed_modules(stored: Stored) -> list[str]:
+    """The modules of all weights that may hold FP4 codes."""
+    names, dtypes = stored.names, stored.dtypes
+    return [
+        names[row][: -len(ending)]
+        for ending in _WEIGHTS
+        for row in stored.rows_by_last.get(ending[1:], ())
+        if dtypes[row] in _FP4_DTYPES
+    ]
+
+
+def _modules_with(stored: Stored, ending: str) -> list[str]:
+    names, length = stored.names, len(ending)
+    return [names[row][:-length] for row in stored.rows_by_last.get(ending[1:], ())]
+
+
+def _may_lie_elsewhere(checkpoint: Checkpoint) -> bool:
+    """Whether there are shards that were not read: what seems to be lacking may lie there."""
+    if checkpoint.lacking:
+        return True
+    if not checkpoint.path.is_file():
+        return False
+    is_numbered = re.search(r"-\d+-of-\d+\.", checkpoint.path.name)
+    return bool(is_numbered) or next(checkpoint.root.glob("*.index.json"), None) is not None
+
+
+def _grouped(faults: list[_Fault], stored: Stored) -> list[Problem]:
+    """One problem for all faults of one kind in one layer, or in one layer's experts."""
+    groups: dict[tuple[Code, Severity, str, str], list[_Fault]] = defaultdict(list)
+    for fault in faults:
+        name = stored.names[fault.row]
+        groups[fault.code, fault.severity, fault.text, expert_group_of(name) or layer_of(name)].append(fault)
+    problems = []
+    for (code, severity, text, group), found in groups.items():
+        first, *others = (stored.names[fault.row] for fault in found)
+        names = ", ".join(name.removeprefix(f"{group}.") for name in others[:_NAMED])
+        more = f"; so {count(len(others), 'more')} in {group}, as {names}" if others else ""
+        problems.append(Problem(text + more, code, stored.shards[found[0].row].name, first, severity))
+    return problems
+
+
+class _Search:
+    """The tensors of a checkpoint by what they are to their modules, and what is wrong with them."""
+
+    def __init__(self, checkpoint: Checkpoint, stored: Stored) -> None:
+        self._checkpoint = checkpoint
+        self._stored = stored
+        dtypes, shapes = stored.dtypes, stored.shapes
+        self._packed = {
+            module: row
+            for ending in reversed(_WEIGHTS)
+            for module, row in stored.rows_of(ending).items()
+            if dtypes[row] in _FP4_DTYPES and len(shapes[row]) == 2
+        }
+        self._formats: dict[str, CsfFormat] = {}
+        for table in (checkpoint.plane_table, checkpoint.dense_table):
+            formats = [kind.fmt for kind in table.kinds]
+            self._formats |= zip(table.modules, map(formats.__getitem__, table.kind_of), strict=True)
+        self._named = {problem.tensor for problem in checkpoint.problems}
+        self._patterns: dict[str, str] = {}
+        self._units: dict[str, str] = {}
+
+    # What is compared
+
+    def _pattern(self, module: str) -> str:
+        """A module's name without its numbers: what it has in common with its siblings."""
+        parent, dot, last = module.rpartition(".")
+        if parent not in self._patterns:
+            self._patterns[parent] = _NUMBER.sub("*", parent)
+        return self._patterns[parent] + dot + _NUMBER.sub("*", last)
+
+    def _unit(self, module: str) -> str:
+        """The experts of a layer that a module belongs to, or else the module around it."""
+        parent = module.rpartition(".")[0]
+        if parent not in self._units:
+            self._units[parent] = expert_group_of(f"{parent}.") or parent
+        return self._units[parent]
+
+    @cached_property
+    def _siblings(self) -> dict[tuple[object, ...], _Sibling]:
+        """The weights whose scales fit, by all that they may have in common with one whose scales do not."""
+        found: dict[tuple[object, ...], _Sibling] = {}
+        for module, fmt in self._formats.items():
+            if (row := self._packed.get(module)) is not None:
+                for key in self._keys(module, row):
+                    found.setdefault(key, _Sibling(module, fmt))
+        return found
+
+    def _keys(self, module: str, row: int) -> list[tuple[object, ...]]:
+        """By what a weight is known to be a sibling of another: the same projection, or one of the same block."""
+        is_f4 = self._stored.dtypes[row] == "F4"  # U8 and I8 are two names of one thing
+        pattern = self._pattern(module)
+        return [(pattern, is_f4, self._stored.shapes[row]), (pattern.rpartition(".")[0], is_f4)]
+
+    def _sibling(self, module: str, row: int) -> _Sibling | None:
+        return next((self._siblings[key] for key in self._keys(module, row) if key in self._siblings), None)
+
+    def _pattern_set(self, modules: Iterable[str]) -> set[str]:
+        return set(map(self._pattern, modules))
+
+    @cached_property
+    def _scaled_otherwise(self) -> set[str]:
+        """Modules with scales of other kinds: of INT8, FP8, and other libraries' formats."""
+        known = {ending[1:] for ending in (*_SCALES, *_GLOBALS, *_INPUTS)}
+        lasts = [last for last in self._stored.rows_by_last if last not in known and _OTHER_SCALE.fullmatch(last)]
+        return {module for last in lasts for module in self._stored.rows_of(f".{last}")}
+
+    @cached_property
+    def _in_streams(self) -> set[str]:
+        """The names of scales that have a stream, whether or not it can be read."""
+        lasts = [last for last in self._stored.rows_by_last if STREAM_MARK in last and is_stream_suffix(f".{last}")]
+        return {scale for last in lasts for scale in self._stored.rows_of(f".{last}")}
+
+    def _has_scale(self, module: str) -> bool:
+        """Whether there is a block scale, whatever it looks like: dense, or a stream of it."""
+        rows_of, streams = self._stored.rows_of, self._in_streams
+        return any(module in rows_of(ending) or module + ending in streams for ending in _SCALES)
+
+    @cached_property
+    def _with_global(self) -> set[str]:
+        return {module for ending in _GLOBALS for module in self._stored.rows_of(ending)}
+
+    # What is wrong
+
+    def without_scale(self) -> Iterable[_Fault]:
+        """FP4 weights that have no block scale."""
+        for module in sorted(self._packed.keys() - self._formats.keys()):
+            row = self._packed[module]
+            if self._has_scale(module) or module in self._scaled_otherwise or self._is_named(module, _SCALES):
+                continue
+            if sibling := self._sibling(module, row):
+                text = f"has no block scale beside it, as {sibling.module} has: what it means is lost"
+                yield _Fault(Code.WEIGHT_WITHOUT_SCALE, text, row)
+            elif module in self._with_global:
+                text = "has a global scale and no block scale beside it: what it means is lost"
+                yield _Fault(Code.WEIGHT_WITHOUT_SCALE, text, row)
+
+    def misfits(self) -> Iterable[_Fault]:
+        """Block scales beside FP4 weights that are not of their shape or dtype."""
+        for ending in _SCALES:
+            rows = self._stored.rows_of(ending)
+            for module in rows.keys() - self._formats.keys() if rows else ():
+                weight = self._packed.get(module)
+                if weight is None or not (fault := self._misfit(module, rows[module], weight)):
+                    continue
+                shape = self._stored.shapes[fault.row]
+                lines = shape[0] if shape else 1
+                elements = self._stored.nbytes(fault.row)
+                fmt = _nearest_format(self._stored.dtypes[fault.row])
+                located = self._stored[fault.row]
+                plane = DensePlane(located.tensor.name, fmt, lines, elements // max(lines, 1), located)
+                self._checkpoint.misfits.append(Misfit(plane, fault.text))
+                yield fault
+
+    def _misfit(self, module: str, scale: int, weight: int) -> _Fault | None:
+        dtype, shape = self._stored.dtypes[scale], self._stored.shapes[scale]
+        if sibling := self._sibling(module, weight):
+            return self._beside_siblings(sibling, scale, weight)
+        if dtype not in _SCALE_DTYPES or len(shape) != 2:
+            return None
+        rows, packed = self._stored.shapes[weight]
+        k = packed if self._stored.dtypes[weight] == "F4" else 2 * packed
+        group = k // shape[1] if shape[0] == rows and shape[1] and not k % shape[1] else 0
+        if group in {fmt.group_size for fmt in FORMATS}:
+            text = f"is {dtype} with a scale for {group} values: NVFP4 has F8_E4M3 for 16, MXFP4 F8_E8M0 for 32"
+            return _Fault(Code.SCALE_LABEL, text, scale, Severity.WARNING)
+        if group or dtype == "U8":
+            return None  # another tool's format, for all that can be known
+        return self._of_wrong_shape(_nearest_format(dtype), scale, weight, Severity.WARNING)
+
+    def _beside_siblings(self, sibling: _Sibling, scale: int, weight: int) -> _Fault:
+        fmt = sibling.fmt
+        geometry = weight_geometry(self._stored[weight], fmt, [])
+        if geometry and self._stored.shapes[scale] == (geometry.rows, geometry.cols):
+            text = f"is {self._stored.dtypes[scale]}, not {'/'.join(fmt.dense_dtypes)} as the scales of {fmt.title} are"
+            return _Fault(Code.SCALE_LABEL, text, scale)
+        return self._of_wrong_shape(fmt, scale, weight, Severity.ERROR)
+
+    def _of_wrong_shape(self, fmt: CsfFormat, scale: int, weight: int, severity: Severity) -> _Fault:
+        geometry = weight_geometry(self._stored[weight], fmt, [])
+        shape = "x".join(map(str, self._stored.shapes[scale])) or "one number"
+        wants = f"{geometry.rows}x{geometry.cols}" if geometry else f"groups of {fmt.group_size}"
+        return _Fault(Code.SCALE_SHAPE, f"scale is {shape}, its weight wants {wants}", scale, severity)
+
+    def orphans(self) -> Iterable[_Fault]:
+        """Block scales whose weight is not there or holds no FP4 codes, and global scales that belong to nothing."""
+        stored = self._stored
+        table, lone = self._checkpoint.plane_table, self._formats.keys() - self._packed.keys()
+        places = zip(table.modules, table.fixed, strict=True) if lone else ()
+        found = {module: row for module, row in places if module in lone}
+        for ending in _SCALES:
+            rows = stored.rows_of(ending)
+            for module in rows.keys() - self._packed.keys() if rows else ():
+                if stored.dtypes[rows[module]] in _SCALE_DTYPES and len(stored.shapes[rows[module]]) == 2:
+                    found.setdefault(module, rows[module])
+        found |= self._lone_globals(found)
+        if found:
+            yield from self._of_no_weight(found)
+
+    def _lone_globals(self, known: dict[str, int]) -> dict[str, int]:
+        """Global scales of modules that have neither weight nor block scale."""
+        return {
+            module: rows[module]
+            for ending in _GLOBALS
+            if (rows := self._stored.rows_of(ending))
+            for module in rows.keys() - self._packed.keys()
+            if module not in known
+        }
+
+    def _of_no_weight(self, found: dict[str, int]) -> Iterable[_Fault]:
+        stored = self._stored
+        whole = self._pattern_set(self._packed.keys() & self._formats.keys())
+        for module in sorted(found):
+            rows = [stored.rows_of(ending)[module] for ending in _WEIGHTS if module in stored.rows_of(ending)]
+            dtype = stored.dtypes[rows[0]] if rows else ""
+            is_fp8 = dtype and dtype not in _PLAIN_DTYPES
+            if is_fp8 or self._is_named(module, (*_WEIGHTS, *_SCALES)):
+                continue
+            is_proved = self._pattern(module) in whole
+            if not is_proved and (module in self._scaled_otherwise or module in self._held_otherwise):
+                continue
+            why = f"its weight is {dtype}, not FP4 codes" if dtype else "there is no weight beside it"
+            siblings = ", as its siblings have" if is_proved and not dtype else ""
+            severity = Severity.ERROR if is_proved else Severity.WARNING
+            yield _Fault(Code.SCALE_WITHOUT_WEIGHT, f"is a scale of nothing: {why}{siblings}", found[module], severity)
+
+    @cached_property
+    def _held_otherwise(self) -> set[str]:
+        """Modules with tensors of whole numbers that are called in other ways: weights of another library."""
+        known = {ending[1:] for ending in (*_SCALES, *_GLOBALS, *_INPUTS, *_WEIGHTS)}
+        stored = self._stored
+        lasts = [last for last in stored.rows_by_last if last not in known and STREAM_MARK not in last]
+        integers = (*_FP4_DTYPES, "U32", "I32")
+        return {
+            module
+            for last in lasts
+            for module, row in stored.rows_of(f".{last}").items()
+            if stored.dtypes[row] in integers
+        }
+
+    def without_global(self) -> Iterable[_Fault]:
+        """NVFP4 weights that have no global scale."""
+        have = self._with_global
+        if not have:
+            return
+        scaled = self._packed.keys() & (self._formats.keys() - have)
+        lacking = sorted(module for module in scaled if self._formats[module] is NVFP4)
+        if not lacking:
+            return
+        fine = [module for module in have if self._formats.get(module) is NVFP4 and module in self._packed]
+        keys = {key for module in fine for key in self._keys(module, self._packed[module])}
+        names = [ending for ending in _GLOBALS if self._stored.rows_of(ending)]
+        for module in lacking:
+            row = self._packed[module]
+            is_proved = any(key in keys for key in self._keys(module, row))
+            severity = Severity.ERROR if is_proved else Severity.WARNING
+            whose = "its siblings" if is_proved else "other weights of this checkpoint"
+            text = f"has no global scale ({' or '.join(name[1:] for name in names)}), as {whose} have"
+            if not self._is_named(module, names):
+                yield _Fault(Code.COMPANION_MISSING, text, row, severity)
+
+    def without_input(self) -> Iterable[_Fault]:
+        """FP4 weights that have no scale of their input, where their siblings do, and others in their block."""
+        for ending in _INPUTS:
+            have = self._stored.rows_of(ending).keys()
+            if not have:
+                continue
+            whole = self._packed.keys() & self._formats.keys()
+            lacking = whole - have
+            if not lacking:
+                continue
+            units, patterns = set(map(self._unit, have & whole)), self._pattern_set(have & whole)
+            for module in sorted(lacking):
+                if self._unit(module) in units and self._pattern(module) in patterns:
+                    text = f"has no {ending[1:]}, as its siblings have"
+                    if not self._is_named(module, [ending]):
+                        yield _Fault(Code.COMPANION_MISSING, text, self._packed[module], Severity.WARNING)
+
+    def _is_named(self, module: str, endings: Iterable[str]) -> bool:
+        return any(module + ending in self._named for ending in endings)
+
+    def halves(self) -> Iterable[_Fault]:
+        """Experts without one of the projections that the others of their layer have."""
+        numbers = Counter(self._checkpoint.plane_table.projections + self._checkpoint.dense_table.projections)
+        if len(set(numbers.values())) < 2:
+            return
+        by_group: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+        for ending in _WEIGHTS:
+            for module, row in self._stored.rows_of(ending).items():
+                expert, _, projection = module.rpartition(".")
+                if (group := self._unit(module)) != expert:
+                    by_group[group][expert][projection] = row
+        for experts in by_group.values():
+            yield from self._half_experts(experts)
+
+    def _half_experts(self, experts: dict[str, dict[str, int]]) -> Iterable[_Fault]:
+        usual = Counter(projection for expert in experts.values() for projection in expert)
+        wanted = {projection for projection, number in usual.items() if 2 * number > len(experts)}
+        for expert, projections in experts.items():
+            for projection in sorted(wanted - projections.keys()):
+                module = f"{expert}.{projection}"
+                if not self._is_named(module, _WEIGHTS) and not self._has_scale(module):
+                    text = f"its expert has no {projection}, as the others of its layer have"
+                    yield _Fault(Code.COMPANION_MISSING, text, min(projections.values()))
+
+
+def _nearest_format(dtype: str) -> CsfFormat:
+    """The format whose scales have a dtype; NVFP4 where none has."""
+    return next((fmt for fmt in FORMATS if dtype in fmt.dense_dtypes), NVFP4)
