@@ -184,7 +184,7 @@ def test_a_fault_is_named_by_every_command(form: Form, fault: Fault, tmp_path: P
         "expand" if form.is_csf else "compress", root, tmp_path / "out", *([] if form.is_csf else ["--to", "container"])
     )
     assert form.victim.rpartition(".")[0] in written.output
-    assert written.exit_code == (0 if set(p["code"] for p in problems) <= {c.value for c in INCOMPLETE} else 1), (
+    assert written.exit_code == (0 if {p["code"] for p in problems} <= {c.value for c in INCOMPLETE} else 1), (
         written.output
     )
 
