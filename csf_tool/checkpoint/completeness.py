@@ -17,6 +17,8 @@ from csf_tool.checkpoint.planes import PACKED_DTYPES, weight_geometry
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat
 from csf_tool.codes import Code
+from csf_tool.disk.paths import names_in
+from csf_tool.disk.reader import is_file
 from csf_tool.text import count
 
 _SCALES = tuple(WEIGHTS_OF_SCALE)
@@ -103,10 +105,10 @@ def _may_lie_elsewhere(checkpoint: Checkpoint) -> bool:
     """Whether there are shards that were not read: what seems to be lacking may lie there."""
     if checkpoint.lacking:
         return True
-    if not checkpoint.path.is_file():
+    if not is_file(checkpoint.path):
         return False
     is_numbered = re.search(r"-\d+-of-\d+\.", checkpoint.path.name)
-    return bool(is_numbered) or next(checkpoint.root.glob("*.index.json"), None) is not None
+    return bool(is_numbered) or any(name.endswith(".index.json") for name in names_in(checkpoint.root))
 
 
 def _grouped(faults: list[_Fault], stored: Stored) -> list[Problem]:
