@@ -190,7 +190,8 @@ class _Search:
         """Modules with scales of other kinds: of INT8, FP8, and other libraries' formats."""
         known = {ending[1:] for ending in (*_SCALES, *_GLOBALS, *_INPUTS)}
         lasts = [last for last in self._stored.rows_by_last if last not in known and _OTHER_SCALE.fullmatch(last)]
-        return {module for last in lasts for module in self._stored.rows_of(f".{last}")}
+        stems = (stem for last in lasts for stem in self._stored.rows_of(f".{last}"))
+        return {stem.removesuffix(".weight") for stem in stems}  # `weight.absmax` is bitsandbytes'
 
     @cached_property
     def _in_streams(self) -> set[str]:
@@ -249,7 +250,7 @@ class _Search:
         k = packed if self._stored.dtypes[weight] == "F4" else 2 * packed
         group = k // shape[1] if shape[0] == rows and shape[1] and not k % shape[1] else 0
         if group in {fmt.group_size for fmt in FORMATS}:
-            text = f"is {dtype} with a scale for {group} values: NVFP4 has F8_E4M3 for 16, MXFP4 F8_E8M0 for 32"
+            text = f"is {dtype}, with a scale for {group} values: NVFP4 has F8_E4M3 for 16, MXFP4 F8_E8M0 for 32"
             return _Fault(Code.SCALE_LABEL, text, scale, Severity.WARNING)
         if group or dtype == "U8":
             return None  # another tool's format, for all that can be known
