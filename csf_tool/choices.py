@@ -19,6 +19,13 @@ class CrossCheck(StrEnum):
     NONE = "none"
 
 
+class IdentityBy(StrEnum):
+    """What stands for a shard in `identity`."""
+
+    DIGESTS = "digests"
+    SIZES = "sizes"
+
+
 class Target(StrEnum):
     """Layouts that `convert` writes, and a directory that has engines read a container."""
 

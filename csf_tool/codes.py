@@ -72,7 +72,8 @@ class Code(StrEnum):
 
     # Hashes
     HASH_DIFFERS = "hash-differs", "The file is not the one whose hash was published."
-    HASH_DAMAGED = "hash-damaged", "A published hash is damaged, or missing where one should be."
+    HASH_DAMAGED = "hash-damaged", "A line of a hash list or a note is damaged, contradicts another, or has no hash."
+    NO_RECORDED_HASH = "no-recorded-hash", "No SHA-256 of a shard is recorded, and an identity by digests needs it."
     MIXED_REVISIONS = "mixed-revisions", "The files were downloaded from different revisions."
     SIZE_DIFFERS = "size-differs", "The file is not as long as a manifest or a list says."
     SOURCE_DIFFERS = "source-differs", "What the streams decode to is not what the original had."

@@ -1,27 +1,28 @@
 """Hashes that somebody else published for a checkpoint's files, where it came from, and computing hashes of ours."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from csf_tool.checkpoint.container import Origin, is_sha256
 from csf_tool.checkpoint.downloads import NOTES
-from csf_tool.checkpoint.hash_list import HashList, can_list, digest_line
+from csf_tool.checkpoint.hash_list import HashList, Listed, can_list, parse_lines
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash, sha256_of
-from csf_tool.disk.paths import is_safe_relative, relative_files
+from csf_tool.disk.paths import relative_files
 from csf_tool.disk.reader import is_file, is_folder, read_document
+from csf_tool.errors import CheckpointError, CsfToolError
+from csf_tool.text import count
 
 _NOTE_SUFFIX = ".metadata"
 
 SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha256sum.txt")
 """Names of files as `sha256sum` writes them."""
 
-_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _UNKNOWN = "unknown"
 _GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
 
@@ -42,6 +43,23 @@ def recorded_hashes(checkpoint: Checkpoint) -> list[PublishedHash]:
     return found
 
 
+def sha256_by_file(known: Iterable[PublishedHash]) -> dict[str, str]:
+    """The SHA-256 that is known of each file.
+
+    Raises:
+        CheckpointError: two say different things of one file: what it holds fits one of them at most.
+    """
+    found: dict[str, PublishedHash] = {}
+    for entry in known:
+        if entry.algorithm != "sha256":
+            continue
+        other = found.setdefault(entry.file, entry)
+        if other.digest != entry.digest:
+            problem = f"its SHA-256 is {other.digest} by {other.place}, and {entry.digest} by {entry.place}"
+            raise CheckpointError(f"{problem}: csf-tool verify tells which", Code.HASH_DIFFERS, entry.file)
+    return {file: entry.digest for file, entry in found.items()}
+
+
 def damaged_evidence(checkpoint: Checkpoint) -> list[Problem]:
     """Published hashes that cannot be read any more: without a word, what they vouched for would go unchecked."""
     return _damaged_sums(checkpoint.root) + _damaged_notes(checkpoint)
@@ -55,6 +73,15 @@ def download_commits(checkpoint: Checkpoint) -> dict[str, list[str]]:
         if lines and is_file(checkpoint.root / name):
             commits.setdefault(lines[0], []).append(name)
     return commits
+
+
+def mixed_revisions(checkpoint: Checkpoint) -> list[Problem]:
+    """That the files came from different commits, as far as notes tell."""
+    if len(commits := download_commits(checkpoint)) < 2:
+        return []
+    said = "; ".join(f"{commit[:12]}: {count(len(files), 'file')}" for commit, files in commits.items())
+    text = f"the files come from different revisions ({said})"
+    return [Problem(text, Code.MIXED_REVISIONS, severity=Severity.WARNING)]
 
 
 def known_origin(checkpoint: Checkpoint) -> tuple[str | None, str | None]:
@@ -100,7 +127,7 @@ def hash_list(checkpoint: Checkpoint, name: str, known: dict[str, str]) -> HashL
     digests = {file: known.get(file) or sha256_of(path, file) for file, path in paths.items()}
     sizes = {file: path.stat().st_size for file, path in paths.items()}
     left_out = tuple(file for file in files if file not in paths)
-    return HashList(name, digests, sizes, *known_origin(checkpoint), left_out)
+    return HashList(name, digests, sizes, *known_origin(checkpoint), left_out=left_out)
 
 
 def _names(checkpoint: Checkpoint) -> list[str]:
@@ -114,38 +141,25 @@ def _names(checkpoint: Checkpoint) -> list[str]:
 
 
 def _sums(root: Path) -> list[PublishedHash]:
-    found = []
-    for sums, _, line in _sums_lines(root):
-        parsed = digest_line(line)
-        if parsed and is_safe_relative(parsed[0]):  # what lies outside is not the checkpoint's
-            found.append(PublishedHash(parsed[0], "sha256", parsed[1], sums))
-    return found
-
-
-def _sums_lines(root: Path) -> Iterator[tuple[str, int, str]]:
-    """Every line of the sums files: the file, the line's number from 1, the line."""
-    for sums in SUMS_FILES:
-        if is_file(root / sums):
-            for number, line in enumerate(read_document(root / sums, sums).decode("utf-8", "replace").splitlines(), 1):
-                yield sums, number, line.strip()
-
-
-def _damaged_sums(root: Path) -> list[Problem]:
-    """Lines that were a hash and a name once; comments, signatures and other styles are none."""
     return [
-        Problem(f"line {number} is damaged: it is no hash and name any more", Code.HASH_DAMAGED, sums)
-        for sums, number, line in _sums_lines(root)
-        if "\0" in line or (_was_hex(line[:64]) and not digest_line(line))
+        PublishedHash(listed.name, "sha256", listed.digest, sums, listed.line)
+        for sums, (found, _) in _sums_files(root).items()
+        for listed in found
     ]
 
 
-def _was_hex(text: str) -> bool:
-    """Whether text is hex digits but for one character; of a few letters that says nothing."""
-    return len(text) >= 16 and sum(c not in _HEX_DIGITS for c in text) <= 1
+def _sums_files(root: Path) -> dict[str, tuple[list[Listed], list[Problem]]]:
+    """What the sums files list, and what is wrong with them, by their names."""
+    names = [name for name in SUMS_FILES if is_file(root / name)]
+    return {name: parse_lines(read_document(root / name, name), name) for name in names}
+
+
+def _damaged_sums(root: Path) -> list[Problem]:
+    return [problem for _, faults in _sums_files(root).values() for problem in faults]
 
 
 def _damaged_notes(checkpoint: Checkpoint) -> list[Problem]:
-    """Notes without a hash: other servers than the Hub may give such, too."""
+    """Notes that cannot be read, or without a hash: other servers than the Hub may give such, too."""
     text = "the note that hf download left of it has no hash: it cannot be checked"
     return [
         Problem(text, Code.HASH_DAMAGED, name, severity=Severity.WARNING)
@@ -169,7 +183,10 @@ def _download_hash(root: Path, name: str) -> list[PublishedHash]:
 
 def _download_lines(root: Path, name: str) -> list[str]:
     note = root / NOTES / (name + _NOTE_SUFFIX)
-    return read_document(note, note.name).decode("utf-8", "replace").split() if is_file(note) else []
+    try:
+        return read_document(note, note.name).decode("utf-8", "replace").split() if is_file(note) else []
+    except CsfToolError:  # damaged evidence: what it vouched for is named
+        return []
 
 
 def _hash_named(digest: str, name: str, evidence: str) -> list[PublishedHash]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from csf_tool.choices import CrossCheck
+from csf_tool.choices import CrossCheck, IdentityBy
 from csf_tool.cli.command import guarded, open_argument, say, show
 from csf_tool.cli.options import CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
 from csf_tool.errors import UsageError
@@ -41,7 +41,7 @@ def verify(
     manifest: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="SHA-256 of files as sha256sum or --save-hashes lists them, saved elsewhere."
+            metavar="FILE", help="SHA-256 of files as sha256sum or --save-hashes lists them: nobody published them."
         ),
     ] = None,
     quick: Annotated[
@@ -112,12 +112,18 @@ def _listed_hashes(name: str) -> "list[PublishedHash]":
 @guarded
 def identity(
     checkpoint: CheckpointArgument,
+    by: Annotated[
+        IdentityBy, typer.Option(help="What stands for a shard: its SHA-256, or (far weaker) its size.")
+    ] = IdentityBy.DIGESTS,
     compute_hashes: Annotated[
         bool, typer.Option("--hash", help="Hash every shard instead of trusting records.")
     ] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Print the content identity that launchers pin: the same string for the same checkpoint everywhere.
+    """Print the content identity that launchers pin, and its basis: the same for the same files wherever they are from.
+
+    By digests, it takes the SHA-256 that the Hub, a Hub cache, `hf download`, SHA256SUMS or a container's manifest
+    recorded; where there is none it asks for --hash, and never falls back to sizes by itself.
 
     \b
     Examples:
@@ -125,16 +131,17 @@ def identity(
     csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local --hash --json
     """
     from csf_tool.prove.identity import find_identity
-    from csf_tool.report.console import print_err, print_json, print_out
+    from csf_tool.report.console import print_err, print_json, print_out, print_problems
     from csf_tool.report.convert import identity_json
     from csf_tool.report.progress import progress_bar
 
     opened = open_argument(checkpoint)
     with progress_bar() as progress:
-        found = find_identity(opened, compute_hashes, progress)
+        found = find_identity(opened, by, progress, compute_hashes=compute_hashes)
+    print_problems(found.problems)
     if as_json:
         print_json(identity_json(found))
     else:
-        print_out(found.digest)
+        print_out(f"{found.digest}  {found.basis.value}")
         print_err(f"{found.scheme}, {found.basis.words}")
     return 0

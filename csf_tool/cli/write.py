@@ -75,13 +75,14 @@ def _writing(
     from csf_tool.running.cluster import cluster_executor
     from csf_tool.running.jobs import default_jobs
     from csf_tool.write.engine import Share, WriteOptions
+    from csf_tool.write.evidence import evidence_warnings
 
     is_here = Path(argument).exists()
     opened = open_argument(str(Path(argument).absolute()) if cluster and is_here else argument)
     if cluster and opened.is_remote:
         raise UsageError(f"{opened.label}: workers of a cluster read files: fetch it first with `hf download`")
     # Other errors are raised by the operation, or excused by it.
-    print_problems(warnings(opened.problems) + excused(opened.problems))
+    print_problems(warnings(opened.problems) + excused(opened.problems) + evidence_warnings(opened))
     if how["consume_source"] and (share or cluster):
         raise UsageError("--consume-source removes what other parts may need: run it without --shards and --cluster")
     if how["consume_source"] and not yes:

@@ -2,10 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -39,13 +39,21 @@ class Hashing:
 class PublishedHash:
     """The hash that a file should have, and who says so.
 
-    `algorithm` is `sha256`, or `git-sha1`: the name that git gives a blob, which the Hub uses for small files.
+    `algorithm` is `sha256`, or `git-sha1`: the name that git gives a blob, which the Hub uses for small files. `line`
+    is where `evidence` says so, if that is a list; `is_published` tells publishers and the Hub from lists of one's own.
     """
 
     file: str
     algorithm: str
     digest: str
     evidence: str
+    line: int = field(default=0, compare=False)
+    is_published: bool = field(default=True, compare=False)
+
+    @property
+    def place(self) -> str:
+        """Who says so, and where."""
+        return f"{self.evidence}, line {self.line}" if self.line else self.evidence
 
 
 class Hasher(Protocol):
@@ -80,6 +88,30 @@ def hash_file(path: Path, name: str, algorithms: set[str], on_bytes: Callable[[i
                 hasher.update(chunk)
             on_bytes(len(chunk))
     return {algorithm: hasher.hexdigest() for algorithm, hasher in hashers.items()}
+
+
+def hash_faults(
+    path: Path,
+    name: str,
+    known: Iterable[PublishedHash],
+    sha256: str | None = None,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> list[str]:
+    """Which hashes that are known of a file are not its own, in words; it is not read where its `sha256` will do.
+
+    Raises:
+        As `hash_file`.
+    """
+    known = list(known)
+    found = {"sha256": sha256} if sha256 is not None else {}
+    wanted = {entry.algorithm for entry in known} - found.keys()
+    found |= hash_file(path, name, wanted, on_bytes) if wanted else {}
+    return [
+        f"{entry.algorithm} is {found[entry.algorithm]}, {entry.evidence} says {entry.digest}"
+        + (f" (line {entry.line})" if entry.line else "")
+        for entry in known
+        if found[entry.algorithm] != entry.digest
+    ]
 
 
 def sha256_of(path: Path, name: str, on_bytes: Callable[[int], None] = lambda _: None) -> str:

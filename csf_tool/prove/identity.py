@@ -6,32 +6,32 @@ from enum import StrEnum
 
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.index import INDEX_NAME
-from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.checkpoint.published import recorded_hashes
+from csf_tool.checkpoint.model import Checkpoint, Shard
+from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.checkpoint.published import published_hashes, sha256_by_file
+from csf_tool.choices import IdentityBy
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import sha256_of
 from csf_tool.disk.reader import is_file, read_document
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
+from csf_tool.text import count
 
 
 class Basis(StrEnum):
-    """What stands for a shard's content in the identity."""
+    """What stands for a shard's content in the identity: identities of two bases are not to be compared."""
 
     MANIFEST = "manifest"
     DIGESTS = "digests"
     SIZES = "sizes"
-    MIXED = "digests and sizes"
 
     @property
     def words(self) -> str:
         """How much the identity is worth, for people."""
-        sizes = "a copy of that size with other bytes has the same one; --hash reads every byte"
         return {
             Basis.MANIFEST: "digest-based: the bytes of the manifest",
             Basis.DIGESTS: "digest-based: the SHA-256 of every shard",
-            Basis.SIZES: f"size-based: {sizes}",
-            Basis.MIXED: f"digest-based for some shards, size-based for the others: {sizes}",
+            Basis.SIZES: "size-based: a copy of that size with other bytes has the same one; --hash reads every byte",
         }[self]
 
 
@@ -39,7 +39,8 @@ class Basis(StrEnum):
 class Identity:
     """A content identity: SHA-256 in hex, by which scheme, and what it rests on.
 
-    `shards` has what stood for each shard: its LFS SHA-256, or its size in decimal.
+    `shards` has what stood for each shard: its SHA-256, or its size in decimal. `problems` are records that do not fit
+    the bytes that were hashed.
     """
 
     path: str
@@ -47,57 +48,114 @@ class Identity:
     digest: str
     basis: Basis
     shards: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
 
 
-def find_identity(checkpoint: Checkpoint, compute_hashes: bool, progress: Progress) -> Identity:
-    """The identity of a container or a Hugging Face checkpoint.
+def find_identity(
+    checkpoint: Checkpoint, by: IdentityBy, progress: Progress, *, compute_hashes: bool = False
+) -> Identity:
+    """The identity of a container or a Hugging Face checkpoint: one for the same files, wherever they came from.
 
-    A shard stands for itself by its recorded LFS SHA-256 (the blob's name in a Hub cache, or what `hf download`
-    noted), else by its size; with `compute_hashes` every shard is hashed instead.
+    A shard stands for itself by its SHA-256, as the Hub, a Hub cache, `hf download` or SHA256SUMS recorded it, or as
+    computed now; or by its size. It is never a mixture.
 
     Raises:
-        UsageError: the layout has no identity.
-        CheckpointError: a file that the identity is made of is missing.
+        UsageError: the layout has no identity, or not this one without hashing.
+        CheckpointError: a file that the identity is made of is missing, or records contradict each other.
     """
+    if compute_hashes and checkpoint.is_remote:
+        raise UsageError(f"--hash: {checkpoint.label} is on the Hub: fetch it first with `hf download`")
+    if compute_hashes and by is IdentityBy.SIZES:
+        raise UsageError("--hash and --by sizes: an identity by sizes has no hashes in it")
     scheme = checkpoint.layout.identity_scheme
     hasher = hashlib.sha256(f"{scheme}\0".encode())
     if document := checkpoint.layout.main_document:
+        if by is IdentityBy.SIZES:
+            kind = checkpoint.layout.words
+            raise UsageError(f"--by sizes: {checkpoint.label} is a {kind}: its identity is that of {document}")
         hasher.update(_bytes_of(checkpoint, document))
-        return Identity(checkpoint.label, scheme, hasher.hexdigest(), Basis.MANIFEST)
+        found = Identity(checkpoint.label, scheme, hasher.hexdigest(), Basis.MANIFEST)
+        found.problems = _checked_document(checkpoint, document, progress, compute_hashes)
+        return found
     if checkpoint.index is None:
         if len(checkpoint.shards) > 1:
             raise CheckpointError("not there: the identity is made of it", Code.MISSING_FILE, INDEX_NAME)
         raise UsageError(f"{checkpoint.label}: has no index: only a container or an indexed folder has an identity")
-    contents = _contents(checkpoint, compute_hashes, progress)
+    problems: list[Problem] = []
+    shards = _indexed(checkpoint)
+    if by is IdentityBy.SIZES:
+        contents = {shard.name: str(shard.size) for shard in shards}
+    elif compute_hashes:
+        contents = _computed(checkpoint, shards, progress)
+        problems = _unfit_records(checkpoint, contents)
+    else:
+        contents = _recorded(checkpoint, shards)
     for name in (CONFIG_FILES[0], checkpoint.index.name or INDEX_NAME):
         hasher.update(_bytes_of(checkpoint, name) + b"\0")
     for name, content in contents.items():
         hasher.update(f"{name}\0{content}\0".encode())
-    return Identity(checkpoint.label, scheme, hasher.hexdigest(), _basis(contents), contents)
+    return Identity(checkpoint.label, scheme, hasher.hexdigest(), Basis(by.value), contents, problems)
 
 
-def _contents(checkpoint: Checkpoint, compute_hashes: bool, progress: Progress) -> dict[str, str]:
-    """What stands for each indexed shard, in sorted order."""
+def _checked_document(checkpoint: Checkpoint, document: str, progress: Progress, compute_hashes: bool) -> list[Problem]:
+    """What a document leaves open that states the SHA-256 of every shard and so stands for all of them.
+
+    Raises:
+        CheckpointError: a shard that was to be hashed is not what it states: it stands for something else then.
+    """
+    problems = []
+    stated = {entry.file for entry in checkpoint.layout.shard_hashes()}
+    if bare := [shard.name for shard in checkpoint.shards if shard.name not in stated]:
+        text = f"states no SHA-256 of {count(len(bare), 'shard')}, as {bare[0]}: others of that size have this identity"
+        problems.append(Problem(text, Code.INVALID_FIELD, document, severity=Severity.WARNING))
+    if compute_hashes:
+        unfit = _unfit_records(checkpoint, _computed(checkpoint, checkpoint.shards, progress))
+        if unfit:
+            raise unfit[0].as_error()
+    return problems
+
+
+def _indexed(checkpoint: Checkpoint) -> list[Shard]:
+    """The indexed shards, in sorted order."""
     assert checkpoint.index is not None
     shards = {shard.name: shard for shard in checkpoint.shards}
     indexed = sorted(set(checkpoint.index.weight_map.values()))
     if missing := [name for name in indexed if name not in shards]:
         problem = "not there or not readable: an incomplete checkpoint has no identity"
         raise CheckpointError(problem, Code.MISSING_FILE, missing[0])
-    if compute_hashes and checkpoint.is_remote:
-        raise UsageError(f"--hash: {checkpoint.label} is on the Hub: fetch it first with `hf download`")
-    if compute_hashes:
-        progress.start("hash", sum(shards[name].size for name in indexed))
-        return {name: sha256_of(checkpoint.root / name, name, progress.advance) for name in indexed}
-    recorded = {entry.file: entry.digest for entry in recorded_hashes(checkpoint) if entry.algorithm == "sha256"}
-    return {name: recorded.get(name, str(shards[name].size)) for name in indexed}
+    return [shards[name] for name in indexed]
 
 
-def _basis(contents: dict[str, str]) -> Basis:
-    digests = sum(len(content) == hashlib.sha256().digest_size * 2 for content in contents.values())
-    if digests == len(contents):
-        return Basis.DIGESTS
-    return Basis.MIXED if digests else Basis.SIZES
+def _computed(checkpoint: Checkpoint, shards: list[Shard], progress: Progress) -> dict[str, str]:
+    """The SHA-256 of shards, from their bytes."""
+    progress.start("hash", sum(shard.size for shard in shards))
+    return {shard.name: sha256_of(checkpoint.root / shard.name, shard.name, progress.advance) for shard in shards}
+
+
+def _recorded(checkpoint: Checkpoint, shards: list[Shard]) -> dict[str, str]:
+    """The SHA-256 of shards, as recorded."""
+    recorded = sha256_by_file(published_hashes(checkpoint))
+    if bare := [shard.name for shard in shards if shard.name not in recorded]:
+        remedy = "fetch it with `hf download`, and give --hash" if checkpoint.is_remote else "--hash reads every byte"
+        problem = f"no SHA-256 is recorded for {count(len(bare), 'shard')}, as {bare[0]}: {remedy}"
+        problem += "; --by sizes gives an identity of another kind"
+        raise UsageError(problem, Code.NO_RECORDED_HASH, checkpoint.label)
+    return {shard.name: recorded[shard.name] for shard in shards}
+
+
+def _unfit_records(checkpoint: Checkpoint, contents: dict[str, str]) -> list[Problem]:
+    """The records that say something else than what was computed."""
+    entries = [e for e in published_hashes(checkpoint) if e.algorithm == "sha256" and e.file in contents]
+    return [
+        Problem(
+            f"sha256 is {contents[e.file]}, {e.place} says {e.digest}",
+            Code.HASH_DIFFERS,
+            e.file,
+            severity=Severity.WARNING,
+        )
+        for e in entries
+        if contents[e.file] != e.digest
+    ]
 
 
 def _bytes_of(checkpoint: Checkpoint, name: str) -> bytes:

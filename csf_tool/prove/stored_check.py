@@ -1,45 +1,80 @@
-"""Checking that the stored files are the published ones: by every hash that somebody gives for one of them."""
+"""Checking the stored files by every hash that somebody gives for one of them: published with it, or in a list."""
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 
+from csf_tool.checkpoint.hash_list import HashList
+from csf_tool.checkpoint.layout import Cause, is_licence
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, errors, warnings
-from csf_tool.checkpoint.published import damaged_evidence, download_commits
+from csf_tool.checkpoint.published import SUMS_FILES, damaged_evidence, mixed_revisions
 from csf_tool.codes import Code
-from csf_tool.disk.hashing import PublishedHash, hash_file
+from csf_tool.disk.hashing import PublishedHash, hash_faults
+from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.disk.own_files import is_own
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError
-from csf_tool.prove.verdict import Check
+from csf_tool.prove.side_check import MODEL_SUFFIXES
+from csf_tool.prove.verdict import Check, StoredCheck
 from csf_tool.text import count
+
+_READ_SUFFIXES = {*MODEL_SUFFIXES, SHARD_SUFFIX, ".py", ".bin"}
 
 
 def check_stored(
-    check: Check,
+    check: StoredCheck,
     checkpoint: Checkpoint,
-    published: list[PublishedHash],
+    known: list[PublishedHash],
+    listed: HashList | None,
     digests: Mapping[str, str],
-    shards: Iterable[str],
+    shards: list[str],
 ) -> None:
-    """Compare the hash of every file for which there is one; the check is skipped if one of `shards` has none.
+    """Compare the hash of every file for which one is `known`; the check is skipped if one of `shards` has none.
 
-    `digests` are the SHA-256 of files that have been read already.
+    `listed` is the list that some of them are of. `digests` are the SHA-256 of files that have been read already.
     """
     here: dict[str, list[PublishedHash]] = {}
-    for entry in published:
+    for entry in known:
         if not _is_far(checkpoint, entry.file, digests):
             here.setdefault(entry.file, []).append(entry)
     for file, entries in here.items():
         _check_file(check, checkpoint.root / file, entries, digests.get(file))
     check.checked = len(here)
-    _check_downloads(check, checkpoint)
+    _check_evidence(check, checkpoint, listed)
     bare = [name for name in shards if name not in here]
     if far := [name for name in bare if _is_far(checkpoint, name, digests)]:
         check.skip(f"{count(len(far), 'shard')} not fetched whole, as {far[0]} (--all-tensors does)")
     elif bare:
-        check.skip(f"no published hash for {count(len(bare), 'shard')}, as {bare[0]}")
+        check.skip(f"no {'hash' if listed else 'published hash'} for {count(len(bare), 'shard')}, as {bare[0]}")
     else:
-        check.note = f"{count(len(here), 'file')} by {', '.join(dict.fromkeys(e.evidence for e in published))}"
+        _tell_apart(check, here, listed, shards)
+
+
+def _tell_apart(
+    check: StoredCheck, here: Mapping[str, list[PublishedHash]], listed: HashList | None, shards: list[str]
+) -> None:
+    """Note which files are as published, and which are only as a list says."""
+    published = {file for file, entries in here.items() if any(entry.is_published for entry in entries)}
+    if published:
+        names = dict.fromkeys(e.evidence for entries in here.values() for e in entries if e.is_published)
+        check.published = f"{count(len(published), 'file')} by {', '.join(names)}"
+    if listed and len(published) < len(here):
+        check.listed = f"{count(len(here) - len(published), 'file')} as listed in {listed.name}"
+    if listed and not published.issuperset(shards):
+        check.list_name, check.maker = listed.name, listed.maker or ""
+    check.note = "; ".join(filter(None, (check.published, check.listed)))
+
+
+def files_without_hash(checkpoint: Checkpoint, known: list[PublishedHash]) -> list[str]:
+    """The files beside the shards that a reader of the folder may take, and for which no hash is known."""
+    if is_file(checkpoint.path):
+        return []
+    layout = checkpoint.layout
+    there = {path.relative_to(checkpoint.root).as_posix() for path in layout.model_files().values()}
+    there |= layout.left_out().get(Cause.UNPROVED_WEIGHTS, set())
+    there -= {entry.file for entry in known} | {shard.name for shard in checkpoint.shards} | set(SUMS_FILES)
+    is_read = [name for name in there if PurePosixPath(name).suffix in _READ_SUFFIXES]
+    return sorted(name for name in is_read if not is_licence(name) and not is_own(name))
 
 
 def _is_far(checkpoint: Checkpoint, file: str, digests: Mapping[str, str]) -> bool:
@@ -49,29 +84,20 @@ def _is_far(checkpoint: Checkpoint, file: str, digests: Mapping[str, str]) -> bo
 
 
 def _check_file(check: Check, path: Path, entries: list[PublishedHash], sha256: str | None) -> None:
-    """Compare a file with what is published of it; its SHA-256 may be known."""
+    """Compare a file with what is known of it; its SHA-256 may be known."""
     file = entries[0].file
     if sha256 is None and not is_file(path):
-        check.fail(f"is not there; its hash is known ({entries[0].evidence})", Code.MISSING_FILE, file)
+        check.fail(f"is not there; its hash is known ({entries[0].place})", Code.MISSING_FILE, file)
         return
-    found = {"sha256": sha256} if sha256 is not None else {}
-    wanted = {entry.algorithm for entry in entries} - found.keys()
     try:
-        found |= hash_file(path, file, wanted, lambda _: None) if wanted else {}
+        for text in hash_faults(path, file, entries, sha256):
+            check.fail(text, Code.HASH_DIFFERS, file)
     except CheckpointError as error:
         check.failures.append(Problem.of(error, file))
-        return
-    for entry in entries:
-        if found[entry.algorithm] != entry.digest:
-            text = f"{entry.algorithm} is {found[entry.algorithm]}, {entry.evidence} says {entry.digest}"
-            check.fail(text, Code.HASH_DIFFERS, file)
 
 
-def _check_downloads(check: Check, checkpoint: Checkpoint) -> None:
-    """Say what is wrong with the notes of downloaders, and that they name several revisions."""
-    damaged = damaged_evidence(checkpoint)
+def _check_evidence(check: Check, checkpoint: Checkpoint, listed: HashList | None) -> None:
+    """Say what is wrong with lists and with the notes of downloaders, and that they name several revisions."""
+    damaged = [*damaged_evidence(checkpoint), *(listed.faults if listed else ())]
     check.failures += errors(damaged)
-    check.warnings += warnings(damaged)
-    if len(commits := download_commits(checkpoint)) > 1:
-        said = "; ".join(f"{commit[:12]}: {count(len(files), 'file')}" for commit, files in commits.items())
-        check.warn(f"the files come from different revisions ({said})", Code.MIXED_REVISIONS)
+    check.warnings += [*warnings(damaged), *mixed_revisions(checkpoint)]

@@ -63,13 +63,55 @@ class Check:
 
 
 @dataclass
+class StoredCheck(Check):
+    """The check of stored bytes, which hashes of two kinds speak of: published ones, and a list that the user gave.
+
+    `published` and `listed` say of how many files, by what. `list_name` is that list if not every shard is as
+    published without it, and `maker` who made it, as it says itself; `unhashed` are files beside the shards for which
+    there is no hash.
+    """
+
+    published: str = ""
+    listed: str = ""
+    list_name: str = ""
+    maker: str = ""
+    unhashed: list[str] = field(default_factory=list)
+
+    @property
+    def proved(self) -> str:
+        """What holds, in words, with its evidence."""
+        if not self.list_name:
+            also = f", and {self.listed}" if self.listed else ""
+            return f"the stored bytes are the published ones ({self.published}){also}"
+        either = "as published or " if self.published else ""
+        return f"the stored bytes are {either}as listed in {self.list_name} ({self.note})"
+
+    @property
+    def unproved(self) -> list[str]:
+        """What does not hold, and why."""
+        why = "see stored"
+        if self.holds:
+            maker = f"; it says that {self.maker} made it" if self.maker else ""
+            why = f"{self.list_name} is a list that was given{maker}"
+        elif self.skipped:
+            why = self.note
+        found = []
+        if not self.holds or self.list_name:
+            found.append(f"that the stored bytes are the published ones ({why})")
+        if self.holds and self.unhashed:
+            files = count(len(self.unhashed), "file")
+            found.append(f"what {files} beside the shards should hold, as {self.unhashed[0]} (no hash)")
+        return found
+
+
+@dataclass
 class Checks:
     """All checks, of a whole checkpoint or of one shard."""
 
     structure: Check = field(default_factory=lambda: Check("structure"))
     streams: Check = field(default_factory=lambda: Check("streams"))
     decode: Check = field(default_factory=lambda: Check("decode"))
-    stored: Check = field(default_factory=lambda: Check("stored"))
+    stored: StoredCheck = field(default_factory=lambda: StoredCheck("stored"))
     source: Check = field(default_factory=lambda: Check("source"))
     reference: Check = field(default_factory=lambda: Check("against"))
 
@@ -114,7 +156,7 @@ class Verified(Checks):
         if self.structure.holds and self.streams.holds and self.decode.holds:
             statements.append(f"{count(self.decode.checked, 'plane')} well-formed and decodable")
         if self.stored.holds:
-            statements.append(f"the stored bytes are the published ones ({self.stored.note})")
+            statements.append(self.stored.proved)
         if self.source.holds:
             statements.append(f"the decoded bytes are the source's ({self.source.note})")
         if self.reference.holds:
@@ -125,10 +167,7 @@ class Verified(Checks):
     @property
     def unproved(self) -> list[str]:
         """What was not proved, and why."""
-        statements = []
-        if not self.stored.holds:
-            why = self.stored.note if self.stored.skipped else "see stored"
-            statements.append(f"that the stored bytes are the published ones ({why})")
+        statements = self.stored.unproved
         if not self.source.holds and not self.reference.holds:
             why = "see above" if self.source.failures or self.reference.failures else self.source.note
             statements.append(f"that the decoded bytes are the original ones ({why})")

@@ -23,7 +23,7 @@ from csf_tool.progress import Progress, SharedProgress
 from csf_tool.prove.compare import mismatch
 from csf_tool.prove.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
 from csf_tool.prove.side_check import MODEL_SUFFIXES, check_side_files, compare_formats, compare_side_files
-from csf_tool.prove.stored_check import check_stored
+from csf_tool.prove.stored_check import check_stored, files_without_hash
 from csf_tool.prove.verdict import Verified
 from csf_tool.running.forked import Work, may_fork, run_forked
 from csf_tool.running.jobs import default_jobs, local_executor, run_jobs
@@ -161,15 +161,20 @@ class _Verification:
                 check.fail(f"{listed.name} lists it, it is not there", Code.MISSING_FILE, file)
             elif (found := path.stat().st_size) != (stated := listed.sizes.get(file, found)):
                 check.fail(f"is {found} bytes, {listed.name} says {stated}", Code.SIZE_DIFFERS, file)
+        check.failures += listed.faults
         check.checked = len(listed.digests)
-        what = "sizes" if listed.sizes else "presence, for it gives no sizes,"
-        check.note = f"{what} of {count(check.checked, 'file')} by {listed.name}; --quick reads no data"
+        bare = check.checked - len(listed.sizes)
+        what = f"sizes of {count(len(listed.sizes), 'file')}" if listed.sizes else ""
+        if bare:
+            without = f"presence, for it gives no sizes, of {count(bare, 'file')}"
+            what = f"{what}, and {without}" if what else without
+        check.note = f"{what} by {listed.name}; --quick reads no data"
 
     def _published_hashes(self) -> list[PublishedHash]:
         """The hashes to compare with: all that there are, or those of the chosen shards."""
         listed = self._options.listed
         found = published_hashes(self._checkpoint)
-        found += [PublishedHash(file, "sha256", d, listed.name) for file, d in listed.digests.items()] if listed else []
+        found += listed.hashes() if listed else []
         found += [entry for entry in self._options.published if is_file(self._checkpoint.root / entry.file)]
         return [entry for entry in found if not self._options.only or entry.file in self._names]
 
@@ -240,7 +245,9 @@ class _Verification:
 
     def _check_stored(self, published: list[PublishedHash]) -> None:
         shards = [shard.name for shard in self._shards] + ([] if self._options.only else self._checkpoint.lacking)
-        check_stored(self.result.stored, self._checkpoint, published, self._stored_digests, shards)
+        check, listed = self.result.stored, self._options.listed
+        check_stored(check, self._checkpoint, published, listed, self._stored_digests, shards)
+        check.unhashed = [] if self._options.only else files_without_hash(self._checkpoint, published)
 
     def _conclude_source(self) -> None:
         check = self.result.source

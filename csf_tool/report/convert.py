@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from csf_tool.prove.identity import Identity
+from csf_tool.report.console import problem_json
 from csf_tool.report.written import complete_already, written_json, written_lines
 from csf_tool.text import count, escape, size
 from csf_tool.write.convert import Converted
@@ -46,4 +47,5 @@ def identity_json(identity: Identity) -> dict[str, Any]:
         "identity": identity.digest,
         "basis": identity.basis.value,
         "shards": identity.shards,
+        "problems": list(map(problem_json, identity.problems)),
     }

@@ -83,6 +83,9 @@ def _verdict(verified: Verified) -> tuple[str, str]:
         head, style = "NO FAULT FOUND in headers and sizes; no data was read.", "yellow"
     elif verified.source.holds or verified.reference.holds:
         head, style = "VERIFIED.", "green"
+    elif verified.stored.holds and verified.stored.list_name:
+        name = escape(verified.stored.list_name)
+        head, style = f"VERIFIED AS LISTED in {name}; what the original was, nothing here says.", "green"
     elif verified.stored.holds:
         head, style = "VERIFIED AS PUBLISHED; what the original was, nothing here says.", "green"
     else:

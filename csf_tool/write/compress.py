@@ -35,6 +35,7 @@ from csf_tool.write.carrying import Tensors, keep_what_stays_true, tensors_of
 from csf_tool.write.destination import Destination
 from csf_tool.write.encoding import EncodingRenderer, encoded_shard, require_lossless
 from csf_tool.write.engine import Earlier, WriteOptions, Written, kept_facts, require_sound, write
+from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.kept_streams import KeptStreams
 from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.selection import LeftDense, Rules, main_format, select
@@ -132,6 +133,7 @@ def compress(
     if earlier.result:
         return _compressed(earlier.written(checkpoint, destination), target, earlier.result, encoder.device)
     checkpoint.fetch_side_files()
+    require_known_hashes(checkpoint, "not compressed")
     configs = {file.name: load_json(file.path, file.name) for file in config_files(checkpoint)}
     left: list[LeftDense] = []
     kept = None if how.executor else KeptStreams(Destination(destination))

@@ -37,6 +37,7 @@ from csf_tool.progress import OnBytes, Progress
 from csf_tool.text import count
 from csf_tool.write.carrying import Tensors, keep_what_stays_true, tensors_of
 from csf_tool.write.engine import Earlier, WriteOptions, Written, require_sound, write
+from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout
 
@@ -101,6 +102,7 @@ def convert(
     facts = _Facts(**earlier.facts) if earlier.facts else _facts(checkpoint)
     _require_convertible(checkpoint, target, format_by_name(facts.format), how)
     checkpoint.fetch_side_files()
+    require_known_hashes(checkpoint, "not converted")
     notes: list[str] = []
     if layout := TARGETS.get(target.value):
         output = _output(checkpoint, layout, facts, earlier, options, notes)
@@ -274,6 +276,8 @@ def _copied_shard(shard: Shard, name: str, marks: dict[str, str], shapes: Mappin
 class CopyingRenderer:
     """Gives shards a new header; their data are copied as they are."""
 
+    passes_source = False
+
     def render(self, shard: OutputShard, readers: Readers) -> "_Copying":  # noqa: ARG002 (see Renderer)
         """See `csf_tool.write.output.Renderer`."""
         return _Copying(shard)
@@ -286,6 +290,10 @@ class _Copying:
     def __iter__(self) -> Iterator[memoryview | Range]:
         yield memoryview(self._shard.header)
         yield from (part for part in self._shard.parts if isinstance(part, Range))
+
+    def source_sha256(self) -> str | None:
+        """None: the kernel copies what it holds."""
+        return None
 
     def receipt(self, sha256: str | None) -> SideFile | None:  # noqa: ARG002 (see Rendering)
         """None: nobody knows the originals here."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from csf_tool.checkpoint.logical import LogicalShard, Range
 from csf_tool.checkpoint.model import Plane
@@ -34,6 +35,7 @@ class DecodingRenderer:
     """Decodes the planes of shards."""
 
     decoder: Decoder
+    passes_source: ClassVar[bool] = False
 
     def render(self, shard: OutputShard, readers: Readers) -> "_Decoding":
         """See `csf_tool.write.output.Renderer`."""
@@ -49,6 +51,10 @@ class _Decoding:
     def __iter__(self) -> Iterator[memoryview | Range]:
         yield memoryview(self._shard.header)
         yield from decode_parts(self._shard.parts, self._readers, self._decoder)
+
+    def source_sha256(self) -> str | None:
+        """None: ranges that the kernel copies pass unseen."""
+        return None
 
     def receipt(self, sha256: str | None) -> SideFile | None:  # noqa: ARG002 (see Rendering)
         """No file goes with a dense shard."""

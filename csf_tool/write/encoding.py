@@ -83,6 +83,11 @@ class EncodingRenderer:
     kept: KeptStreams | None
     prover: Decoder | None
 
+    @property
+    def passes_source(self) -> bool:
+        """See `csf_tool.write.output.Renderer`: a receipt states the source's hash."""
+        return self.prover is not None
+
     def render(self, shard: OutputShard, readers: Readers) -> "_Encoding":
         """See `csf_tool.write.output.Renderer`."""
         return _Encoding(self, shard, readers)
@@ -149,6 +154,10 @@ class _Encoding:
             source_bytes=plane.dense_bytes,
             source_sha256=hashlib.sha256(scales).hexdigest(),
         )
+
+    def source_sha256(self) -> str | None:
+        """The hash of what a receipt will call the original."""
+        return self._source_hash.hexdigest() if self._renderer.passes_source else None
 
     def _receipt(self, sha256: str | None) -> Receipt:
         source = self._source

@@ -38,6 +38,14 @@ from csf_tool.write.adopt import adopt
 from csf_tool.write.consume import Consumer, sole_consumer, source_root
 from csf_tool.write.copy import dropping_cache, pieces, write_parts, write_side_file
 from csf_tool.write.destination import Destination
+from csf_tool.write.evidence import (
+    Evidence,
+    hashed_first,
+    require_hash,
+    require_hashes,
+    require_passed,
+    shard_evidence,
+)
 from csf_tool.write.fetch import bytes_to_fetch, fetched, room_to_fetch
 from csf_tool.write.fingerprint import fingerprint
 from csf_tool.write.finished import finished_run
@@ -241,6 +249,8 @@ class _ShardJob:
     wants_hash: bool
     drop_cache: bool
     link: bool
+    evidence: Evidence = field(default_factory=dict)
+    """What is known of the sources that are hashed for it."""
 
 
 def write(
@@ -365,6 +375,7 @@ class _Run:
             left_out=dict(output.left_out),
             notes=output.alike_but_for_case(),
         )
+        self._evidence = shard_evidence(checkpoint)
         self._consumer = self._start_consuming() if options.consume_source else None
 
     def _start_consuming(self) -> Consumer:
@@ -434,7 +445,17 @@ class _Run:
             return record
 
     def _adopt(self, files: Sequence[OutputShard | SideFile]) -> list[str]:
-        return adopt(files, self._journal, self._right_record, self._progress, self._options.jobs, self._cancel)
+        def right_record(shard: OutputShard) -> Record | None:
+            require_hashes(shard.sources, self._evidence_for(shard), lambda _: None)
+            return self._right_record(shard)
+
+        return adopt(files, self._journal, right_record, self._progress, self._options.jobs, self._cancel)
+
+    def _evidence_for(self, shard: OutputShard) -> Evidence:
+        """What is to be held against the sources of a shard: a known hash of the shard itself proves more."""
+        if shard.sha256:
+            return {}
+        return {source.name: self._evidence[source.name] for source in shard.sources if source.name in self._evidence}
 
     def _note(self, shard: OutputShard) -> None:
         """A shard is complete under its name."""
@@ -453,6 +474,7 @@ class _Run:
                 self._output.wants_hashes,
                 self._drop_cache,
                 self._options.link and _can_link(shard),
+                self._evidence_for(shard),
             )
             for shard in todo
         ]
@@ -537,10 +559,14 @@ def write_shard(job: _ShardJob, on_bytes: OnBytes | None = None) -> _Did:
     if job.link and shard.copy_of:
         source = shard.copy_of
         sha256 = sha256_of(source.path, source.name) if job.wants_hash else None
+        if sha256:
+            require_hash(source.path, source.name, job.evidence.get(source.name, ()), sha256=sha256)
         if journal.link(shard.name, source.path, Record(shard.size, sha256)):
             report(shard.size)
             did.linked = True
             return did
+    first = hashed_first(job.evidence, job.renderer.passes_source)
+    require_hashes(shard.sources, first, lambda _: report(0))  # nothing is written yet, but an interrupt is heard
     hashing = Hashing() if job.wants_hash or shard.sha256 else None
     with fetched(shard.sources, journal.fetch_folder(shard.name), report) as copies, Readers(copies) as readers:
         rendering = job.renderer.render(shard, readers)
@@ -552,6 +578,8 @@ def write_shard(job: _ShardJob, on_bytes: OnBytes | None = None) -> _Did:
                 raise CheckpointError(problem, Code.SOURCE_DIFFERS, shard.name)
             with Readers() as written, dropping_cache(job.drop_cache, report, written) as advance:
                 rendering.prove(path, written, advance)
+            if (passed := rendering.source_sha256()) is not None:
+                require_passed(shard.sources, job.evidence, passed)
             receipt = rendering.receipt(sha256)
             if receipt and not _lies_there(receipt, journal):
                 did.bytes_written += write_side_file(receipt, journal)

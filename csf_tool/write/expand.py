@@ -13,7 +13,6 @@ from csf_tool.checkpoint.problems import Problem, Severity, errors
 from csf_tool.checkpoint.side_files import Beside, SideFile, beside, config_files, covered_files, rewritten_configs
 from csf_tool.coders.decoder import Decoder
 from csf_tool.codes import Code
-from csf_tool.disk.hashing import hash_file
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import render_json
 from csf_tool.disk.reader import is_file
@@ -23,6 +22,7 @@ from csf_tool.text import count
 from csf_tool.write.carrying import keep_what_stays_true
 from csf_tool.write.decoding import DecodingRenderer, decoded_shard
 from csf_tool.write.engine import Earlier, WriteOptions, Written, require_sound, write
+from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.output import Output
 
 
@@ -72,7 +72,7 @@ def expand(
         problem = f"holds no CSF planes: nothing to expand ({checkpoint.kind})"
         raise UsageError(problem, Code.NOTHING_TO_EXPAND, checkpoint.label)
     checkpoint.fetch_side_files()
-    _require_source_metadata(checkpoint)
+    require_known_hashes(checkpoint, "not expanded")
     shards = logical_shards(checkpoint)
     found = beside(checkpoint, same_shards=all(shard.sha256 for shard in shards))
     side_files = _side_files(checkpoint, shards, earlier, found)
@@ -98,17 +98,6 @@ def expand(
         licences=sorted(file.name for file in side_files if is_licence(file.name)),
         origin=checkpoint.layout.origin,
     )
-
-
-def _require_source_metadata(checkpoint: Checkpoint) -> None:
-    """A container promises the original folder: its config, tokenizer and index must be the source's, too."""
-    for entry in checkpoint.layout.model_hashes():
-        path = checkpoint.root / entry.file
-        found = hash_file(path, entry.file, {entry.algorithm}, lambda _: None)[entry.algorithm]
-        if found != entry.digest:
-            problem = f"not expanded: its SHA-256 is {found}, {checkpoint.layout.main_document} says {entry.digest} "
-            problem += f"({entry.evidence}): download that file again"
-            raise CheckpointError(problem, Code.HASH_DIFFERS, entry.file)
 
 
 def _side_files(checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Earlier, found: Beside) -> list[SideFile]:

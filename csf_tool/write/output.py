@@ -45,6 +45,9 @@ class Rendering(Protocol):
     def __iter__(self) -> Iterator[memoryview | Range]:
         """The shard's bytes in order, its header first; a stored range may stand for its bytes."""
 
+    def source_sha256(self) -> str | None:
+        """The hash of the shard's one source, if every byte of it has passed."""
+
     def receipt(self, sha256: str | None) -> SideFile | None:
         """The file that goes with the shard, whose own hash is given; None where there is none."""
 
@@ -58,6 +61,10 @@ class Rendering(Protocol):
 
 class Renderer(Protocol):
     """Makes the bytes of shards. It travels to the workers of a cluster, so it can be pickled there."""
+
+    @property
+    def passes_source(self) -> bool:
+        """Whether its renderings give `Rendering.source_sha256`."""
 
     def render(self, shard: OutputShard, readers: Readers) -> Rendering:
         """The bytes of a shard, whose sources `readers` reads."""

@@ -114,7 +114,7 @@ def evidence_cases(kind: Kind) -> list[Case]:
             "bit flip in a name": (shard, 10),
         }
         no_digit = Case(f"`{SUMS}`", "bit flip that leaves no sha256", _flip_in(SUMS, shard, -20, 6))
-        return [no_digit, *_in_file(f"`{SUMS}`", SUMS, flips)]
+        return [no_digit, *_in_file(f"`{SUMS}`", SUMS, flips), *_in_lines(shard)]
     if kind.evidence == DOWNLOAD_NOTES:
         place, note = "a note of `hf download`", f"{DOWNLOAD_NOTES}/{shard}.metadata"
         flips = {"bit flip in the commit": ("0" * 40, 3), "bit flip in the sha256": ("\n", 5)}
@@ -418,6 +418,26 @@ def _beside_receipts(kind: Kind) -> Iterator[Case]:
 
 
 # Evidence beside the checkpoint
+
+
+def _in_lines(shard: str) -> Iterator[Case]:
+    """Damages to a list of hashes that leave a text of lines; the last two are none."""
+
+    def edit(change: Callable[[str], str]) -> Do:
+        return lambda s: (s.root / SUMS).write_bytes(change((s.root / SUMS).read_text()).encode())
+
+    yield Case(f"`{SUMS}`", "a shard listed again, with another hash", edit(lambda t: f"{t}{'0' * 64}  {shard}\n"))
+    yield Case(f"`{SUMS}`", "a config listed again, with another hash", edit(lambda t: f"{'0' * 64} *config.json\n{t}"))
+    yield Case(f"`{SUMS}`", "a digit missing", edit(lambda t: t[1:]))
+    yield Case(f"`{SUMS}`", "one space instead of two", edit(lambda t: t.replace("  ", " ", 1)))
+    yield Case(f"`{SUMS}`", "a line for a file that is not there", edit(lambda t: f"{t}{'0' * 64}  gone.json\n"))
+    yield Case(f"`{SUMS}`", "a line for a file outside", edit(lambda t: f"{t}{'0' * 64}  ../config.json\n"))
+    yield Case(f"`{SUMS}`", "line ends of Windows", edit(lambda t: t.replace("\n", "\r\n")))
+    yield Case(
+        f"`{SUMS}`",
+        "digits in capitals",
+        edit(lambda t: "".join(f"{w[:64].upper()}{w[64:]}\n" for w in t.split("\n") if w)),
+    )
 
 
 def _in_links(kind: Kind) -> Iterator[Case]:

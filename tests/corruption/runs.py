@@ -14,7 +14,7 @@ from csf_tool.cli import look, prove, write
 from tests.building import tree
 
 NOTHING = "-"
-STATS, VERIFY, AGAINST, EXPAND, IDENTITY = "stats", "verify", "verify --against", "expand", "identity"
+STATS, VERIFY, AGAINST, EXPAND, IDENTITY = "stats", "verify", "verify --against", "expand", "identity --hash"
 COMMANDS = (STATS, VERIFY, AGAINST, EXPAND, IDENTITY)
 
 _CHECKS = ("structure", "streams", "decode", "stored", "source", "against")
@@ -61,7 +61,7 @@ def run_commands(checkpoint: Path, reference: Path, out: Path, names: tuple[str,
         VERIFY: lambda: run(prove.verify, checkpoint, **device),
         AGAINST: lambda: run(prove.verify, checkpoint, against=str(reference), **device),
         EXPAND: lambda: run(write.expand, checkpoint, destination=out, **device),
-        IDENTITY: lambda: run(prove.identity, checkpoint),
+        IDENTITY: lambda: run(prove.identity, checkpoint, compute_hashes=True),
     }
     try:
         return Runs({name: how[name]() for name in names}, tree(out))

@@ -1,5 +1,7 @@
 """Running commands on a folder that may be anything, and what must hold whatever it is."""
 
+import hashlib
+import os
 import signal
 import sys
 import tempfile
@@ -31,6 +33,8 @@ COMMANDS = {
     "stats by shard as JSON": "stats SOURCE --by shard --json",
     "verify": "verify SOURCE --device cpu --jobs 2",
     "verify as JSON": "verify SOURCE --device cpu --json",
+    "verify by a list": "verify SOURCE --manifest LIST --device cpu --jobs 2",
+    "verify by a list in seconds": "verify SOURCE --manifest LIST --quick --json",
     "verify against": "verify SOURCE --against REFERENCE --tensors-only --device cpu --jobs 2",
     "verify the reference against": "verify REFERENCE --against SOURCE --tensors-only --device cpu --jobs 2",
     "expand": "expand SOURCE DEST --device cpu --jobs 2",
@@ -48,6 +52,7 @@ COMMANDS = {
     "plan": "plan SOURCE --tp 2 --gpu-memory 1GiB",
     "identity": "identity SOURCE",
     "identity by hashes": "identity SOURCE --hash --json",
+    "identity by sizes": "identity SOURCE --by sizes",
 }
 
 
@@ -125,6 +130,7 @@ def run(place: Workplace, name: str, file: str = "") -> int:
     """
     folders.remove(place.destination)
     words = {"SOURCE": str(place.source / file), "REFERENCE": str(place.reference), "DEST": str(place.destination)}
+    words["LIST"] = str(place.source / "SHA256SUMS")
     arguments = [words.get(word, word) for word in COMMANDS[name].split()]
     before = place.surroundings()
     with _bounded():
@@ -156,7 +162,12 @@ def acts_on_a_terminal(char: str) -> bool:
 
 def _hold_to_its_word(place: Workplace, name: str, source: Path) -> None:
     """A command that ended well: what it says, or what it wrote, must be so by the oracle."""
-    if "against" in name:
+    if "by a list" in name:
+        listed = right_hashes(place.source / "SHA256SUMS")
+        assert listed, "a list that says nothing was believed"
+        if name == "verify by a list":
+            assert all(hashlib.sha256((place.source / n).read_bytes()).hexdigest() == d for n, d in listed.items())
+    elif "against" in name:
         _same(logical_tensors(source), logical_tensors(place.reference))
     elif name in ("expand", "compress", "compress all"):
         written = _written(place, source)
@@ -171,6 +182,29 @@ def _hold_to_its_word(place: Workplace, name: str, source: Path) -> None:
         ours = stored_tensors(place.destination, _written(place, source))
         theirs = stored_tensors(source)
         assert {n: (t.dtype, t.data) for n, t in ours.items()} == {n: (t.dtype, t.data) for n, t in theirs.items()}
+
+
+def right_hashes(path: Path) -> dict[str, str]:
+    """What a list that verify believed says of files, in lines of `sha256sum` and of BSD: read by other code than ours.
+
+    No file may have two digests in it.
+    """
+    found: dict[str, str] = {}
+    for raw in path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"):
+        line = os.fsdecode(raw).strip(" \t\r")
+        is_escaped, line = line.startswith("\\"), line.removeprefix("\\")
+        digest, sep, name = line[:64], line[64:66], line[66:]
+        if line.startswith("SHA") and line.count("(") and ("= " in line):
+            name, _, digest = line.partition("(")[2].rpartition("= ")
+            name, sep = name.rstrip(" ")[:-1], "  "
+        is_plain = len(digest) == 64 and set(digest.lower()) <= set("0123456789abcdef") and sep in ("  ", " *")
+        if is_plain and name:
+            parts = name.split("\\\\") if is_escaped else [name]
+            name = "\\".join(p.replace("\\n", "\n").replace("\\r", "\r") if is_escaped else p for p in parts)
+            while name.startswith("./"):
+                name = name[2:]
+            assert found.setdefault(name, digest.lower()) == digest.lower(), f"{name} has two digests"
+    return found
 
 
 def _written(place: Workplace, source: Path) -> list[str]:

@@ -496,9 +496,49 @@ def _document(folder: Folder, name: str) -> Any:
         return None
 
 
+# Lists of hashes, beside the shards
+
+
+def right_sums(draw: Draw, folder: Folder) -> None:
+    """A list of what the files hold now, in one of the styles that are read."""
+    escape = draw(st.booleans())
+    style = draw(st.sampled_from(["{0}  {1}", "{0} *./{1}", "SHA256 ({1}) = {0}", "SHA2-256({1})= {0}"]))
+    lines = [_sums_line(style, name, content, escape) for name, content in folder.items() if isinstance(content, bytes)]
+    folder["SHA256SUMS"] = draw(st.sampled_from([b"\n", b"\r\n"])).join(lines) + b"\n"
+
+
+def _sums_line(style: str, name: str, content: bytes, escape: bool) -> bytes:
+    odd = any(c in name for c in "\\\n\r")
+    written = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") if odd else name
+    line = style.format(hashlib.sha256(content).hexdigest(), written)
+    return (("\\" if odd or escape else "") + line).encode("utf-8", "surrogateescape")
+
+
+def change_sums(draw: Draw, folder: Folder) -> None:
+    """One line of a list of hashes: cut, repeated, with another hash or name, or in another place."""
+    sums = folder.get("SHA256SUMS")
+    if not isinstance(sums, bytes) or not sums.strip():
+        right_sums(draw, folder)
+        sums = folder["SHA256SUMS"]
+    assert isinstance(sums, bytes)
+    lines = sums.split(b"\n")
+    i = draw(st.integers(0, len(lines) - 1))
+    line, name = lines[i], draw(st.sampled_from(HOSTILE_NAMES)).encode("utf-8", "surrogatepass")
+    lines[i : i + 1] = draw(
+        st.sampled_from([
+            [], [line, line], [line[1:]], [line[:-1]], [line[:64]], [b"#" + line], [b"\\" + line], [line.upper()],
+            [line.replace(b"  ", b" ")], [line, b"0" * 64 + line[64:]], [b"\xef\xbb\xbf" + line], [line + b"\\"],
+            [line, b"0" * 64 + b"  " + name], [line[:66] + name], [b"\\" + line[:66] + name], [line + b"\0"],
+            [line.replace(b"a", b"\0")], [b"# size: 1 config.json", b"# size: 2 config.json", line], lines[::-1],
+        ])
+    )  # fmt: skip
+    folder["SHA256SUMS"] = b"\n".join(lines)
+
+
 MUTATIONS: list[Mutation] = [
     flip_bits, flip_bits, zero_block, cut, cut_out, append, insert, repeat_block, header_length,
     drop_file, swap_files, copy_file, replace_file, link_to_outside, stray_file, stray_file,
     replace_token, replace_token, change_json, change_json, change_json, change_json,
     change_tensors, change_tensors, change_tensors, change_tensors, repair_hashes, repair_hashes,
+    right_sums, change_sums, change_sums,
 ]  # fmt: skip

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import mini_container, mini_hf, overwrite, sha256, shard_name, span, tree
+from csf_tool.checkpoint.downloads import NOTES
+from tests.building import change_json, mini_container, mini_hf, overwrite, sha256, shard_name, span, tree
 from tests.commands import run, says
 from tests.downloads import hf_download, hub_cache
 
@@ -25,7 +26,10 @@ def test_a_copy_is_held_against_a_list_saved_from_the_first(tmp_path: Path) -> N
     copy = Path(shutil.copytree(root, tmp_path / "copy"))
     good = run("verify", copy, "--manifest", manifest)
     assert good.exit_code == 0
-    says(good, "the stored bytes are the published ones (5 files by first.sha256)", "VERIFIED AS PUBLISHED")
+    says(good, "the stored bytes are as listed in first.sha256 (5 files", "VERIFIED AS LISTED in first.sha256;")
+    says(
+        good, "Not proved: that the stored bytes are the published ones (first.sha256 is a list that was given; it says"
+    )
     size = (copy / TWO).stat().st_size
     (copy / TWO).write_bytes((copy / TWO).read_bytes()[:-10])
     quick = run("verify", copy, "--manifest", manifest, "--quick")
@@ -106,14 +110,59 @@ def test_no_list_is_saved_of_a_faulty_checkpoint_nor_over_a_file(tmp_path: Path)
     assert (tmp_path / "list").read_text() == "mine"
 
 
-def test_identity_of_a_download_a_cache_and_a_bare_copy(tmp_path: Path) -> None:
-    good = mini_hf(tmp_path / "in")
-    cache = hub_cache(good, tmp_path / "cache")
-    bare = Path(shutil.copytree(good, tmp_path / "bare"))
-    download = run("identity", hf_download(good))
-    cached, copied = run("identity", cache), run("identity", bare)
-    assert download.stdout == cached.stdout != copied.stdout
-    for result in (download, cached):
-        says(result, "digest-based: the SHA-256 of every shard")
-    says(copied, "size-based: a copy of that size with other bytes has the same one; --hash reads every byte")
-    assert run("identity", bare, "--hash").stdout == cached.stdout
+def kinds_of_copies(folder: Path) -> dict[str, Path]:
+    """The same files as they come from the Hub, into a cache and into a folder, with sums, and with nothing."""
+    good = mini_hf(folder / "in")
+    copies = {name: Path(shutil.copytree(good, folder / name)) for name in ("bare", "sums", "partly noted")}
+    names = sorted(path.name for path in good.iterdir())
+    (copies["sums"] / "SHA256SUMS").write_text("".join(f"{sha256((good / n).read_bytes())}  {n}\n" for n in names))
+    hf_download(copies["partly noted"])
+    (copies["partly noted"] / NOTES / f"{shard_name(1, 2)}.metadata").unlink()
+    return {**copies, "cache": hub_cache(good, folder / "cache"), "download": hf_download(good)}
+
+
+def test_the_same_files_have_one_identity_by_digests_and_one_by_sizes(tmp_path: Path) -> None:
+    """However they came: a kind that records no hashes is refused, not given an identity of another kind."""
+    copies = kinds_of_copies(tmp_path)
+    by_default = {name: run("identity", root) for name, root in copies.items()}
+    known = {name: result.stdout for name, result in by_default.items() if result.exit_code == 0}
+    assert known.keys() == {"sums", "cache", "download"}
+    for name in ("bare", "partly noted"):
+        assert (by_default[name].exit_code, by_default[name].stdout) == (2, "")
+        says(by_default[name], "no SHA-256 is recorded for", f"as {shard_name(1, 2)}: --hash reads every byte")
+    hashed = {run("identity", root, "--hash").stdout for root in copies.values()}
+    assert hashed == set(known.values())
+    assert hashed.pop().endswith("  digests\n")
+    [by_size] = {run("identity", root, "--by", "sizes").stdout for root in copies.values()}
+    assert by_size.endswith("  sizes\n")
+    assert by_size.split()[0] != known["cache"].split()[0]
+    says(run("identity", copies["bare"], "--by", "sizes"), "size-based: a copy of that size with other bytes has the")
+    assert run("identity", copies["bare"], "--by", "sizes", "--hash").exit_code == 2
+
+
+def test_records_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    copies = kinds_of_copies(tmp_path)
+    download, one = copies["download"], shard_name(1, 2)
+    (download / NOTES / f"{one}.metadata").write_text(f"{'1' * 40}\n{'c' * 64}\n1.0\n")
+    hashed = run("identity", download, "--hash")
+    assert hashed.stdout == run("identity", copies["cache"]).stdout
+    says(hashed, f"warning: {one}: sha256 is ", f"the hash that hf download recorded says {'c' * 64}")
+    shutil.copy(copies["sums"] / "SHA256SUMS", download)
+    told = run("identity", download)
+    assert (told.exit_code, told.stdout) == (1, "")
+    says(told, f"{one}: its SHA-256 is ", "by SHA256SUMS, line 2, and ccc")
+
+
+def test_the_identity_of_a_container_is_that_of_its_manifest_and_can_be_checked(tmp_path: Path) -> None:
+    root = mini_container(tmp_path)
+    good = run("identity", root)
+    assert good.stdout.endswith("  manifest\n")
+    assert run("identity", root, "--hash").stdout == good.stdout
+    assert run("identity", root, "--by", "sizes").exit_code == 2
+    shard = root / "tensors" / shard_name(1, 2)
+    overwrite(shard, shard.stat().st_size - 1, bytes([shard.read_bytes()[-1] ^ 1]))
+    hashed = run("identity", root, "--hash")
+    assert (hashed.exit_code, hashed.stdout) == (1, "")
+    says(hashed, "sha256 is ", "target_sha256 says ")
+    change_json(root / "manifest.json", lambda manifest: [row.pop("target_sha256") for row in manifest["shards"]])
+    says(run("identity", root), "warning: manifest.json: states no SHA-256 of 2 shards")

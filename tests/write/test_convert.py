@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from csf_tool.checkpoint.open import open_checkpoint
-from csf_tool.choices import Target
+from csf_tool.choices import IdentityBy, Target
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Silent
@@ -185,15 +185,17 @@ def hf_identity(folder: Path, contents: dict[str, str]) -> str:
 def test_a_containers_identity_is_its_manifests(sample: Sample) -> None:
     folder = sample("mxfp4-csf-container")
     expected = hashlib.sha256(b"lil-fp4-csf-v1\0" + (folder / "manifest.json").read_bytes()).hexdigest()
-    found = find_identity(open_checkpoint(folder), False, Silent())
+    found = find_identity(open_checkpoint(folder), IdentityBy.DIGESTS, Silent())
     assert (found.digest, found.basis) == (expected, Basis.MANIFEST)
 
 
-def test_the_identity_of_a_bare_copy_rests_on_sizes(sample: Sample) -> None:
+def test_an_identity_by_sizes_is_asked_for(sample: Sample) -> None:
     folder = sample("nvfp4-csf-hf")
     sizes = {p.name: str(p.stat().st_size) for p in folder.glob("*.safetensors")}
-    found = find_identity(open_checkpoint(folder), False, Silent())
+    found = find_identity(open_checkpoint(folder), IdentityBy.SIZES, Silent())
     assert (found.digest, found.basis) == (hf_identity(folder, sizes), Basis.SIZES)
+    with pytest.raises(UsageError, match=r"no SHA-256 is recorded for 3 shards, as .*: --hash reads every byte"):
+        find_identity(open_checkpoint(folder), IdentityBy.DIGESTS, Silent())
 
 
 def test_a_download_a_cache_and_a_hashed_copy_have_one_identity(copied: Copied, tmp_path: Path) -> None:
@@ -209,8 +211,8 @@ def test_a_download_a_cache_and_a_hashed_copy_have_one_identity(copied: Copied, 
     for name, digest in digests.items():
         (cache / name).rename(tmp_path / "blobs" / digest)
         (cache / name).symlink_to(tmp_path / "blobs" / digest)
-    found = [find_identity(open_checkpoint(folder), False, Silent()) for folder in (download, cache)]
-    found.append(find_identity(open_checkpoint(bare), True, Silent()))
+    found = [find_identity(open_checkpoint(folder), IdentityBy.DIGESTS, Silent()) for folder in (download, cache)]
+    found.append(find_identity(open_checkpoint(bare), IdentityBy.DIGESTS, Silent(), compute_hashes=True))
     assert {f.digest for f in found} == {hf_identity(bare, digests)}
     assert {f.basis for f in found} == {Basis.DIGESTS}
 
@@ -219,4 +221,4 @@ def test_shards_without_their_index_have_no_identity(copied: Copied) -> None:
     folder = copied("nvfp4-csf-hf")
     (folder / "model.safetensors.index.json").unlink()
     with pytest.raises(CheckpointError, match=r"index\.json: not there"):
-        find_identity(open_checkpoint(folder), False, Silent())
+        find_identity(open_checkpoint(folder), IdentityBy.DIGESTS, Silent())
