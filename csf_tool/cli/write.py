@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from csf_tool.coders.decoder import Decoder
     from csf_tool.coders.encoder import Encoder
     from csf_tool.progress import Progress
-    from csf_tool.write.engine import WriteOptions
+    from csf_tool.write.run import WriteOptions
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def _writing(
     from csf_tool.report.progress import progress_bar
     from csf_tool.running.cluster import cluster_executor
     from csf_tool.running.jobs import default_jobs
-    from csf_tool.write.engine import Share, WriteOptions
     from csf_tool.write.evidence import evidence_warnings
+    from csf_tool.write.run import Share, WriteOptions
 
     is_here = Path(argument).exists()
     opened = open_argument(str(Path(argument).absolute()) if cluster and is_here else argument)

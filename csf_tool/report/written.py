@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from csf_tool.text import count, escape, size
-from csf_tool.write.engine import Written
+from csf_tool.write.run import Written
 
 _SHOWN = 10
 

@@ -10,7 +10,7 @@ from csf_tool.checkpoint.side_files import Beside, SideFile
 from csf_tool.disk.headers import LENGTH_BYTES, parse_header
 from csf_tool.disk.reader import read_document
 from csf_tool.errors import CheckpointError
-from csf_tool.write.engine import Earlier
+from csf_tool.write.earlier import Earlier
 from csf_tool.write.output import OutputShard
 
 Tensors = Mapping[str, Collection[str]]

@@ -33,11 +33,13 @@ from csf_tool.progress import OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import local_executor, run_jobs
 from csf_tool.write.carrying import Tensors, keep_what_stays_true, tensors_of
 from csf_tool.write.destination import Destination
+from csf_tool.write.earlier import Earlier, kept_facts, require_sound
 from csf_tool.write.encoding import EncodingRenderer, encoded_shard, require_lossless
-from csf_tool.write.engine import Earlier, WriteOptions, Written, kept_facts, require_sound, write
+from csf_tool.write.engine import write
 from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.kept_streams import KeptStreams
 from csf_tool.write.output import Output, OutputShard
+from csf_tool.write.run import WriteOptions, Written
 from csf_tool.write.selection import LeftDense, Rules, main_format, select
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout, target_for
 

@@ -36,9 +36,11 @@ from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import OnBytes, Progress
 from csf_tool.text import count
 from csf_tool.write.carrying import Tensors, keep_what_stays_true, tensors_of
-from csf_tool.write.engine import Earlier, WriteOptions, Written, require_sound, write
+from csf_tool.write.earlier import Earlier, require_sound
+from csf_tool.write.engine import write
 from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.output import Output, OutputShard
+from csf_tool.write.run import WriteOptions, Written
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout
 
 HEADERS_UNKNOWN = (

@@ -5,39 +5,32 @@ destination remembers which are finished. The files beside them, which make a fo
 written when all shards are there.
 """
 
-import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from csf_tool.cancel import CancelToken
-from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
-from csf_tool.checkpoint.problems import first_of, obstacles
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import Hashing, sha256_of
-from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.json_files import parse_json, render_json
+from csf_tool.disk.json_files import render_json
 from csf_tool.disk.own_files import has_journal
-from csf_tool.disk.paths import holds_files, names_in, relative_files
+from csf_tool.disk.paths import relative_files
 from csf_tool.disk.reader import RandomReader, exists, is_file, is_folder
-from csf_tool.errors import CheckpointError, CsfToolError, UsageError
+from csf_tool.errors import CheckpointError
 from csf_tool.progress import OnBytes, Progress, SharedProgress
-from csf_tool.running.jobs import default_jobs, local_executor, run_jobs
-from csf_tool.text import escape
+from csf_tool.running.jobs import local_executor, run_jobs
 from csf_tool.write.adopt import adopt
-from csf_tool.write.consume import Consumer, sole_consumer, source_root
+from csf_tool.write.consume import Consumer, sole_consumer
 from csf_tool.write.copy import dropping_cache, pieces, write_parts, write_side_file
 from csf_tool.write.destination import Destination
+from csf_tool.write.earlier import FACTS, Earlier
 from csf_tool.write.evidence import (
     Evidence,
     hashed_first,
@@ -47,196 +40,10 @@ from csf_tool.write.evidence import (
     shard_evidence,
 )
 from csf_tool.write.fetch import bytes_to_fetch, fetched, room_to_fetch
-from csf_tool.write.fingerprint import fingerprint
 from csf_tool.write.finished import finished_run
-from csf_tool.write.journal import Journal, Record, Run, consumed_shards
+from csf_tool.write.journal import Journal, Record, Run
 from csf_tool.write.output import Output, OutputShard, Renderer
-
-_FACTS = "facts"
-"""What `Output.facts` are kept as while source shards go."""
-
-
-@dataclass(frozen=True)
-class Share:
-    """Which shards a run does by itself: the `number`-th of `of` shares, counted from 1."""
-
-    number: int = 1
-    of: int = 1
-
-    @classmethod
-    def parse(cls, text: str | None) -> "Share":
-        """The share that "3/8" names; all of it for None.
-
-        Raises:
-            UsageError: it is no such text.
-        """
-        if text is None:
-            return cls()
-        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-        if not match or not 1 <= int(match[1]) <= int(match[2]):
-            raise UsageError(f"--shards {text}: give I/N with I from 1 to N, like 3/8")
-        return cls(int(match[1]), int(match[2]))
-
-    def takes(self, i: int) -> bool:
-        """Whether the i-th shard, from 0, is in this share."""
-        return i % self.of == self.number - 1
-
-
-NOTHING = Share(0, 1)
-"""The share without shards: only the files beside them are left to do."""
-
-
-@dataclass(frozen=True)
-class WriteOptions:
-    """How a run goes about writing. With an `executor`, shards are jobs of a cluster."""
-
-    jobs: int = field(default_factory=default_jobs)
-    share: Share = Share()
-    recheck: bool = False
-    drop_cache: bool | None = None
-    """Whether files are kept out of the page cache; None: large new ones are, and all when they would fill memory."""
-    consume_source: bool = False
-    ignore_space: bool = False
-    adopt: bool = False
-    link: bool = False
-    executor: Executor | None = None
-
-    @property
-    def compares(self) -> bool:
-        """Whether files that lie in the destination already are compared, and kept where they are right."""
-        return self.adopt or self.recheck
-
-
-@dataclass(kw_only=True)
-class Written:
-    """What a run wrote, or found finished by an earlier one.
-
-    `missing` are shards that other shares of the work have still to write; without any, the checkpoint is complete.
-    `proved_shards` have the SHA-256 that was known beforehand. `bytes_written` are this run's own.
-    """
-
-    source: str
-    destination: str
-    shards: list[str] = field(default_factory=list)
-    resumed_shards: list[str] = field(default_factory=list)
-    adopted_files: list[str] = field(default_factory=list)
-    proved_shards: list[str] = field(default_factory=list)
-    linked: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    removed_sources: list[str] = field(default_factory=list)
-    other_files: list[str] = field(default_factory=list)
-    left_out: dict[Cause, list[str]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    was_complete: bool = False
-    """Whether the whole result was there already, from an earlier run: this one has done nothing."""
-    bytes_written: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """What an earlier run into the same destination left.
-
-    `consumed` are the source shards that it removed, and `facts` what it kept of them. `result` is the checkpoint in
-    the destination, if that run was the same as this one and came to its end.
-    """
-
-    consumed: Mapping[str, tuple[int, int]]
-    facts: dict[str, Any] | None
-    result: Checkpoint | None
-    run: Run
-    _journal: Journal
-
-    @classmethod
-    def at(
-        cls,
-        destination: Path,
-        checkpoint: Checkpoint,
-        options: WriteOptions,
-        operation: str,
-        wanted: dict[str, Any] | None = None,
-    ) -> "Earlier":
-        """What lies in the destination of a run that is about to begin; `wanted` are the `options` of its `Run`.
-
-        Raises:
-            UsageError: the destination cannot be right, or holds the result of something else.
-            CheckpointError: what an earlier run kept is damaged.
-        """
-        Destination(destination, checkpoint.root)
-        journal, consumed = Journal(destination), consumed_shards(destination)
-        root = "" if checkpoint.hub else source_root(checkpoint.root)
-        run = Run(operation, fingerprint(checkpoint, consumed), wanted or {}, escape(checkpoint.label), root)
-        result = None if options.compares else finished_result(destination, run)
-        if result is None and not options.compares and not holds_files(destination, SHARD_SUFFIX):
-            journal.require_begun_or_empty()  # before there is work to lose; what has shards is looked at more closely
-        return cls(consumed, kept_facts(destination), result, run, journal)
-
-    def written(self, checkpoint: Checkpoint, destination: Path) -> Written:
-        """What there is to say of a result that was complete already."""
-        return Written(source=checkpoint.label, destination=str(destination), was_complete=True)
-
-    def content(self, name: str) -> bytes | None:
-        """What a file beside the shards is to hold: by now headers may be gone that it was made from."""
-        return self._journal.kept(name)
-
-    def record(self, name: str, records: Mapping[str, Record]) -> Record:
-        """The record of a shard that this run or an earlier one has written.
-
-        Raises:
-            CheckpointError: the shard is not there as it was written.
-        """
-        record = records.get(name) or self._journal.finished(name)
-        if record is None:
-            raise CheckpointError("was written by an earlier run, and is not there any more", Code.LOST_OUTPUT, name)
-        return record
-
-
-def kept_facts(destination: Path) -> dict[str, Any] | None:
-    """The `Output.facts` that an unfinished run which removes its source kept.
-
-    Raises:
-        CheckpointError: they are damaged.
-    """
-    raw = Journal(destination).kept(_FACTS)
-    return parse_json(raw, _FACTS) if raw else None
-
-
-def require_sound(
-    checkpoint: Checkpoint, consumed: Mapping[str, object], refusal: str, excused: Iterable[str] = ()
-) -> None:
-    """Refuse a checkpoint at fault; faults in the files `excused` stop nothing.
-
-    Shards that an earlier run removed are missing on purpose, and a container's totals no longer fit: that run had
-    seen everything whole.
-
-    Raises:
-        CheckpointError: there is a fault.
-    """
-    known = {*excused, *consumed, *(checkpoint.layout.totals_in if consumed else ())}
-    if found := [problem for problem in obstacles(checkpoint.problems) if problem.file not in known]:
-        raise CheckpointError(f"{refusal}: {first_of(found)}", Code.FAULTY_SOURCE, checkpoint.label)
-
-
-def finished_result(destination: Path, run: Run) -> Checkpoint | None:
-    """The checkpoint in a destination that a run is noted to have finished, if that run is the same as `run`.
-
-    Raises:
-        UsageError: it is the result of something else.
-    """
-    noted = finished_run(destination)
-    if not noted or has_journal(destination) or not names_in(destination):
-        return None
-    try:
-        found = Run.parse(noted)
-        opened = open_checkpoint(destination)
-    except CsfToolError:
-        return None
-    if not found.is_same(run):
-        what = f"csf-tool {found.operation} {found.label}"
-        why = "with other options" if (found.source, found.operation) == (run.source, run.operation) else "finished"
-        problem = f"holds the result of `{what}`, {why}: give another folder, or remove this one"
-        raise UsageError(problem, file=str(destination))
-    return None if obstacles(opened.problems) else opened
+from csf_tool.write.run import Share, WriteOptions, Written
 
 
 @dataclass(frozen=True)
@@ -380,7 +187,7 @@ class _Run:
 
     def _start_consuming(self) -> Consumer:
         """Keep what is made from the whole source before any of it goes."""
-        self._journal.keep(_FACTS, render_json(self._output.facts))
+        self._journal.keep(FACTS, render_json(self._output.facts))
         for file in self._output.side_files:
             if file.content is not None:
                 self._journal.keep(file.target, file.content)

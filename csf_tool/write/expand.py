@@ -21,9 +21,11 @@ from csf_tool.progress import Progress
 from csf_tool.text import count
 from csf_tool.write.carrying import keep_what_stays_true
 from csf_tool.write.decoding import DecodingRenderer, decoded_shard
-from csf_tool.write.engine import Earlier, WriteOptions, Written, require_sound, write
+from csf_tool.write.earlier import Earlier, require_sound
+from csf_tool.write.engine import write
 from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.output import Output
+from csf_tool.write.run import WriteOptions, Written
 
 
 @dataclass(kw_only=True)

@@ -17,8 +17,8 @@ from csf_tool.cli import app
 from csf_tool.errors import CheckpointError, EnvironmentFault
 from csf_tool.progress import Silent
 from csf_tool.running.cluster import RemoteDecoder, cluster_executor
-from csf_tool.write.engine import WriteOptions
 from csf_tool.write.expand import Expanded, expand
+from csf_tool.write.run import WriteOptions
 from tests.building import tree
 
 pytestmark = pytest.mark.slow

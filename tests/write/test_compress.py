@@ -21,8 +21,8 @@ from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Silent
 from csf_tool.prove.verify import verify
 from csf_tool.write.compress import Compressed, CompressOptions, compress
-from csf_tool.write.engine import WriteOptions
 from csf_tool.write.expand import expand
+from csf_tool.write.run import WriteOptions
 from csf_tool.write.selection import Rules
 from csf_tool.write.targets import TARGETS
 from tests.building import tree

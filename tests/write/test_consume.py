@@ -18,9 +18,9 @@ from csf_tool.cli import app
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import EnvironmentFault
 from csf_tool.progress import Silent
-from csf_tool.write.engine import WriteOptions
 from csf_tool.write.expand import expand
 from csf_tool.write.journal import is_complete
+from csf_tool.write.run import WriteOptions
 from tests.building import MXFP4, mini_container, mini_dense, mini_hf, tree
 from tests.faults import Order, Outcome, Server
 

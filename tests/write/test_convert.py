@@ -17,7 +17,7 @@ from csf_tool.progress import Silent
 from csf_tool.prove.identity import Basis, find_identity
 from csf_tool.prove.verify import verify
 from csf_tool.write.convert import Converted, ConvertOptions, convert
-from csf_tool.write.engine import WriteOptions
+from csf_tool.write.run import WriteOptions
 from tests.building import tree
 
 Sample = Callable[[str], Path]

@@ -1,0 +1,132 @@
+"""What an earlier run left in the destination, whole or not, before another begins."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.checkpoint.problems import first_of, obstacles
+from csf_tool.codes import Code
+from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.disk.json_files import parse_json
+from csf_tool.disk.own_files import has_journal
+from csf_tool.disk.paths import holds_files, names_in
+from csf_tool.errors import CheckpointError, CsfToolError, UsageError
+from csf_tool.text import escape
+from csf_tool.write.consume import source_root
+from csf_tool.write.destination import Destination
+from csf_tool.write.fingerprint import fingerprint
+from csf_tool.write.finished import finished_run
+from csf_tool.write.journal import Journal, Record, Run, consumed_shards
+from csf_tool.write.run import WriteOptions, Written
+
+FACTS = "facts"
+"""The name that `Output.facts` are kept under while source shards go."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier run into the same destination left.
+
+    `consumed` are the source shards that it removed, and `facts` what it kept of them. `result` is the checkpoint in
+    the destination, if that run was the same as this one and came to its end.
+    """
+
+    consumed: Mapping[str, tuple[int, int]]
+    facts: dict[str, Any] | None
+    result: Checkpoint | None
+    run: Run
+    _journal: Journal
+
+    @classmethod
+    def at(
+        cls,
+        destination: Path,
+        checkpoint: Checkpoint,
+        options: WriteOptions,
+        operation: str,
+        wanted: dict[str, Any] | None = None,
+    ) -> "Earlier":
+        """What lies in the destination of a run that is about to begin; `wanted` are the `options` of its `Run`.
+
+        Raises:
+            UsageError: the destination cannot be right, or holds the result of something else.
+            CheckpointError: what an earlier run kept is damaged.
+        """
+        Destination(destination, checkpoint.root)
+        journal, consumed = Journal(destination), consumed_shards(destination)
+        root = "" if checkpoint.hub else source_root(checkpoint.root)
+        run = Run(operation, fingerprint(checkpoint, consumed), wanted or {}, escape(checkpoint.label), root)
+        result = None if options.compares else finished_result(destination, run)
+        if result is None and not options.compares and not holds_files(destination, SHARD_SUFFIX):
+            journal.require_begun_or_empty()  # before there is work to lose; what has shards is looked at more closely
+        return cls(consumed, kept_facts(destination), result, run, journal)
+
+    def written(self, checkpoint: Checkpoint, destination: Path) -> Written:
+        """What there is to say of a result that was complete already."""
+        return Written(source=checkpoint.label, destination=str(destination), was_complete=True)
+
+    def content(self, name: str) -> bytes | None:
+        """What a file beside the shards is to hold: by now headers may be gone that it was made from."""
+        return self._journal.kept(name)
+
+    def record(self, name: str, records: Mapping[str, Record]) -> Record:
+        """The record of a shard that this run or an earlier one has written.
+
+        Raises:
+            CheckpointError: the shard is not there as it was written.
+        """
+        record = records.get(name) or self._journal.finished(name)
+        if record is None:
+            raise CheckpointError("was written by an earlier run, and is not there any more", Code.LOST_OUTPUT, name)
+        return record
+
+
+def kept_facts(destination: Path) -> dict[str, Any] | None:
+    """The `Output.facts` that an unfinished run which removes its source kept.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
+    raw = Journal(destination).kept(FACTS)
+    return parse_json(raw, FACTS) if raw else None
+
+
+def require_sound(
+    checkpoint: Checkpoint, consumed: Mapping[str, object], refusal: str, excused: Iterable[str] = ()
+) -> None:
+    """Refuse a checkpoint at fault; faults in the files `excused` stop nothing.
+
+    Shards that an earlier run removed are missing on purpose, and a container's totals no longer fit: that run had
+    seen everything whole.
+
+    Raises:
+        CheckpointError: there is a fault.
+    """
+    known = {*excused, *consumed, *(checkpoint.layout.totals_in if consumed else ())}
+    if found := [problem for problem in obstacles(checkpoint.problems) if problem.file not in known]:
+        raise CheckpointError(f"{refusal}: {first_of(found)}", Code.FAULTY_SOURCE, checkpoint.label)
+
+
+def finished_result(destination: Path, run: Run) -> Checkpoint | None:
+    """The checkpoint in a destination that a run is noted to have finished, if that run is the same as `run`.
+
+    Raises:
+        UsageError: it is the result of something else.
+    """
+    noted = finished_run(destination)
+    if not noted or has_journal(destination) or not names_in(destination):
+        return None
+    try:
+        found = Run.parse(noted)
+        opened = open_checkpoint(destination)
+    except CsfToolError:
+        return None
+    if not found.is_same(run):
+        what = f"csf-tool {found.operation} {found.label}"
+        why = "with other options" if (found.source, found.operation) == (run.source, run.operation) else "finished"
+        problem = f"holds the result of `{what}`, {why}: give another folder, or remove this one"
+        raise UsageError(problem, file=str(destination))
+    return None if obstacles(opened.problems) else opened

@@ -1,0 +1,86 @@
+"""One run of a command that writes: how it goes about it, and what it says at its end."""
+
+import re
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from csf_tool.checkpoint.layout import Cause
+from csf_tool.errors import UsageError
+from csf_tool.running.jobs import default_jobs
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which shards a run does by itself: the `number`-th of `of` shares, counted from 1."""
+
+    number: int = 1
+    of: int = 1
+
+    @classmethod
+    def parse(cls, text: str | None) -> "Share":
+        """The share that "3/8" names; all of it for None.
+
+        Raises:
+            UsageError: it is no such text.
+        """
+        if text is None:
+            return cls()
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise UsageError(f"--shards {text}: give I/N with I from 1 to N, like 3/8")
+        return cls(int(match[1]), int(match[2]))
+
+    def takes(self, i: int) -> bool:
+        """Whether the i-th shard, from 0, is in this share."""
+        return i % self.of == self.number - 1
+
+
+NOTHING = Share(0, 1)
+"""The share without shards: only the files beside them are left to do."""
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How a run goes about writing. With an `executor`, shards are jobs of a cluster."""
+
+    jobs: int = field(default_factory=default_jobs)
+    share: Share = Share()
+    recheck: bool = False
+    drop_cache: bool | None = None
+    """Whether files are kept out of the page cache; None: large new ones are, and all when they would fill memory."""
+    consume_source: bool = False
+    ignore_space: bool = False
+    adopt: bool = False
+    link: bool = False
+    executor: Executor | None = None
+
+    @property
+    def compares(self) -> bool:
+        """Whether files that lie in the destination already are compared, and kept where they are right."""
+        return self.adopt or self.recheck
+
+
+@dataclass(kw_only=True)
+class Written:
+    """What a run wrote, or found finished by an earlier one.
+
+    `missing` are shards that other shares of the work have still to write; without any, the checkpoint is complete.
+    `proved_shards` have the SHA-256 that was known beforehand. `bytes_written` are this run's own.
+    """
+
+    source: str
+    destination: str
+    shards: list[str] = field(default_factory=list)
+    resumed_shards: list[str] = field(default_factory=list)
+    adopted_files: list[str] = field(default_factory=list)
+    proved_shards: list[str] = field(default_factory=list)
+    linked: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    removed_sources: list[str] = field(default_factory=list)
+    other_files: list[str] = field(default_factory=list)
+    left_out: dict[Cause, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    was_complete: bool = False
+    """Whether the whole result was there already, from an earlier run: this one has done nothing."""
+    bytes_written: int = 0
+    seconds: float = 0.0
