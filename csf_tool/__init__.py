@@ -5,10 +5,10 @@ names is touched, torch and Triton with it where it needs them.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from csf_tool.version import __version__ as __version__
 
+TYPE_CHECKING = False  # as in typing, which takes longer to load than all else that a command needs to hear Ctrl-C
 if TYPE_CHECKING:  # what `_NAMES` says, for type checkers
     from csf_tool.checkpoint.open import open_checkpoint as open_checkpoint
     from csf_tool.gpu.encode import compress_csf_scales as compress_csf_scales
@@ -28,6 +28,9 @@ if TYPE_CHECKING:  # what `_NAMES` says, for type checkers
     from csf_tool.loading.tensors import load_file as load_file
     from csf_tool.loading.tensors import safe_open as safe_open
 
+if TYPE_CHECKING:
+    from typing import Any
+
 _NAMES = {
     "checkpoint.open": "open_checkpoint",
     "gpu.encode": "compress_csf_scales compress_mxfp4_scales compress_nvfp4_scales",
@@ -45,7 +48,7 @@ _HOMES = {name: f"csf_tool.{home}" for home, names in _NAMES.items() for name in
 __all__ = sorted([*_HOMES, "__version__"])
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,9 @@
 """The parts that all commands share: opening checkpoints, printing, ending."""
 
+import errno
 import functools
 import os
-import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import typer
 
-from csf_tool.errors import CsfToolError
+from csf_tool import process
+from csf_tool.errors import CsfToolError, EnvironmentFault
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,13 +22,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-TRACEBACK_VARIABLE = "CSF_TOOL_TRACEBACK"
-
 _at_end = ExitStack()
 """Callbacks for the end of the command."""
-
-_INTERRUPTED = 130
-_NOT_HERE = 3
 
 
 def guarded(command: Callable[P, int]) -> Callable[P, None]:
@@ -34,18 +31,20 @@ def guarded(command: Callable[P, int]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        words = "interrupted" + ("; the same command goes on from there" if "destination" in kwargs else "")
         try:
-            code = command(*args, **kwargs)
-        except KeyboardInterrupt:
-            say("interrupted" + ("; the same command goes on from there" if "destination" in kwargs else ""))
-            code = _INTERRUPTED
-        except BrokenPipeError:  # the reader of stdout, such as `head`, has closed it
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 0
-        except Exception as error:
-            if os.environ.get(TRACEBACK_VARIABLE) == "1":
+            with process.Interruptible(words):
+                if not process.has_memory(process.COMMAND_BYTES):
+                    raise MemoryError
+                code = command(*args, **kwargs)
+        except (Exception, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt) or process.was_interrupted():  # which may arrive as something else
+                process.say_interrupted(words)
+                code = process.INTERRUPTED
+            elif process.shows_tracebacks():
                 raise
-            code = _explain(error)
+            else:
+                code = _explain(error)
         finally:
             _at_end.close()
         raise typer.Exit(code)
@@ -58,11 +57,13 @@ def _explain(error: Exception) -> int:
     if isinstance(error, CsfToolError):
         say(str(error))
         return error.exit_code
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno != errno.ENOMEM:
         say(f"{error.filename or 'input/output'}: {error.strerror or error}")
     else:
-        say(f"internal error: {type(error).__name__}: {error} ({TRACEBACK_VARIABLE}=1 shows where)")
-    return _NOT_HERE
+        from csf_tool.text import escape
+
+        process.say(escape(process.words_for(error)))  # with what is loaded: memory may be short
+    return process.NOT_HERE
 
 
 def say(message: str) -> None:
@@ -96,9 +97,24 @@ def show(
         print_out(*report(result))
 
 
+def check_new_file(option: str, path: Path) -> None:
+    """Refuse a file that cannot be written before there is work to lose.
+
+    Raises:
+        EnvironmentFault: its folder is not there, or cannot be written in.
+    """
+    folder = Path(os.path.realpath(path)).parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # what permissions, mounts and quotas allow is told by trying alone
+            pass
+    except OSError as error:
+        raise EnvironmentFault(f"{option} {path}: no file can be made in {folder}: {error.strerror}") from error
+
+
 def check_figure(path: Path | None) -> None:
     """Refuse a figure that cannot be drawn before there is work to lose."""
     if path:
+        check_new_file("--figure", path)
         from csf_tool.report.figures import require_figures
 
         require_figures(path)

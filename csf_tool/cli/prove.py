@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from csf_tool.choices import CrossCheck, IdentityBy
-from csf_tool.cli.command import guarded, open_argument, say, show
+from csf_tool.cli.command import check_new_file, guarded, open_argument, say, show
 from csf_tool.cli.options import CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
 from csf_tool.errors import UsageError
 
@@ -77,6 +77,8 @@ def verify(
         raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
     if save_hashes and (only or save_hashes.exists()):
         raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
+    if save_hashes:
+        check_new_file("--save-hashes", save_hashes)
     opened = open_argument(checkpoint)
     reference = open_argument(against) if against else None
     decoder = NumpyDecoder() if quick else make_decoder(device, cross_check, say)

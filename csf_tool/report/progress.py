@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from csf_tool import process
 from csf_tool.progress import Progress, Silent
 
 if TYPE_CHECKING:
@@ -33,8 +34,12 @@ def progress_bar() -> Iterator[Progress]:
         transient=True,
         auto_refresh=False,  # that takes a thread, and a process that has two must not fork
     )
-    with bar:
-        yield _Bar(bar)
+    process.cursor_is_hidden(bar.console.is_terminal and not bar.console.is_dumb_terminal)
+    try:
+        with bar:
+            yield _Bar(bar)
+    finally:
+        process.cursor_is_hidden(False)
 
 
 class _Bar:

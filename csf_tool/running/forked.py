@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from csf_tool.cancel import CancelToken
 from csf_tool.errors import EnvironmentFault
+from csf_tool.process import has_memory
 from csf_tool.progress import OnBytes
 from csf_tool.running.jobs import interrupts_deferred, run_jobs
 
@@ -36,6 +37,9 @@ _THREADS = Path("/proc/self/task")
 _SEMAPHORES = Path("/dev/shm")
 """The folder in which Linux keeps semaphores, which a process pool needs."""
 
+_POOL_BYTES = 256 << 20
+"""Address space for the threads of a pool and its workers, which do not end well where they find none."""
+
 _work: Work[Any]
 _sending: "Connection[Any, Any]"
 """The work of a worker, and the pipe it reports to: set in forked workers alone."""
@@ -47,7 +51,7 @@ def may_fork() -> bool:
         cores, threads = len(os.sched_getaffinity(0)), len(list(_THREADS.iterdir()))
     except (AttributeError, OSError):  # not Linux
         return False
-    return cores > 1 and threads == 1 and os.access(_SEMAPHORES, os.W_OK)
+    return cores > 1 and threads == 1 and os.access(_SEMAPHORES, os.W_OK) and has_memory(_POOL_BYTES)
 
 
 def run_forked(tasks: int, work: Work[R], done: Callable[[int, R], None], workers: int, on_bytes: OnBytes) -> None:
