@@ -24,6 +24,11 @@ class CancelToken:
         for call in self._on_cancel:
             call()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the run has been asked to stop."""
+        return self._cancelled.is_set()
+
     def check(self) -> None:
         """Raise `Stopped` once the run is cancelled.
 

@@ -3,7 +3,6 @@
 It is loaded before all else, and loads next to nothing itself. Nothing of it is in force where csf_tool is a library.
 """
 
-import _signal as signal  # signal itself loads enum, and whatever loads before `begin` lets Ctrl-C be a traceback
 import _thread
 import errno
 import io
@@ -13,9 +12,11 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Buffer
+    import signal
     from types import FrameType
     from typing import Any, NoReturn, TextIO
+else:
+    import _signal as signal  # signal itself loads enum, and whatever loads before `begin` lets Ctrl-C be a traceback
 
 NOT_HERE = 3
 """The exit code where something could not be done here."""
@@ -202,7 +203,7 @@ class _Output(io.FileIO):
 
     lost: OSError | None = None
 
-    def write(self, data: "Buffer", /) -> int:
+    def write(self, data: "Any", /) -> int:
         left = memoryview(data).cast("B")
         nbytes = len(left)
         while left and not self.lost:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +40,8 @@ class Fault:
     """What goes wrong with requests whose path has `match` in it (and that ask for `range`), `times` times.
 
     `status` answers with that; `sent` cuts the body there; `declared` states and sends that many bytes more or less;
-    `whole` ignores the range; `headers` stand in the answer in place of the right ones.
+    `whole` ignores the range; `headers` and `body` stand in the answer in place of the right ones. With `pause` the
+    body comes byte by byte, and so many seconds lie between two; with `endless` it never ends.
     """
 
     match: str
@@ -50,6 +52,9 @@ class Fault:
     declared: int = 0
     whole: bool = False
     headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    pause: float = 0
+    endless: bool = False
 
 
 @dataclass
@@ -254,13 +259,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str], fault: Fault) -> None:
         self.request_.status = status
+        body = body if fault.body is None else fault.body
         body = body + bytes(fault.declared) if fault.declared > 0 else body[: len(body) + fault.declared]
         self.send_response(status)
         for name, value in {**headers, **fault.headers}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        if fault.endless:
+            self.close_connection = True
+        else:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command == "HEAD":
+            return
+        if fault.pause or fault.endless:
+            self._drip(body, fault)
             return
         body = body if fault.sent is None else body[: fault.sent]
         try:
@@ -271,6 +283,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         if fault.sent is not None:
             self.close_connection = True
+
+    def _drip(self, body: bytes, fault: Fault) -> None:
+        step = 1 if fault.pause else 1 << 16
+        while True:
+            for at in range(0, len(body), step):
+                try:
+                    self.wfile.write(body[at : at + step])
+                except OSError:  # the client has seen enough
+                    return
+                self.request_.sent += step
+                time.sleep(fault.pause)
+            if not fault.endless:
+                return
 
 
 def _entry(repository: Repository, file: str) -> dict[str, Any]:

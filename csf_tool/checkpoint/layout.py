@@ -4,6 +4,8 @@
 in `checkpoint/known_layouts.py`; one that is written has a target in `write/targets.py` as well.
 """
 
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -39,6 +41,9 @@ class Cause(StrEnum):
     OTHER_INDEX = "index of tensors that are not there under these names any more"
     BESIDE = "the container's own, beside the model's files"
 
+
+_NUMBERED = re.compile(rf"(.*)-\d{{1,9}}-of-(\d{{1,9}}){re.escape(SHARD_SUFFIX)}", re.DOTALL | re.ASCII)
+"""The name of a shard of a numbered set."""
 
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "NOTICE", "COPYING")
 
@@ -135,7 +140,7 @@ class Layout:
         """The shards that a folder lists (without a list, those that are there); None where it is another layout.
 
         Then the files beside them that say what they are, as far as these always go with such shards: an index with
-        those of a numbered set, for nothing else says that all are there.
+        those of a numbered set. Of a set that is not all there it is neither.
 
         Raises:
             CheckpointError: the list cannot be read.
@@ -143,7 +148,10 @@ class Layout:
         if index := find_index(root):
             return sorted(Index(root, index).shards), [CONFIG_FILES[0]]
         names = [name for name in names_in(root) if name.endswith(SHARD_SUFFIX)]
-        return names, [INDEX_NAME] if any("-of-" in name for name in names) else []
+        numbered = Counter((match[1], int(match[2])) for name in names if (match := _NUMBERED.fullmatch(name)))
+        if any(there != total for (_, total), there in numbered.items()):
+            return [], []
+        return names, [INDEX_NAME] if numbered else []
 
     @classmethod
     def stored_name(cls, file: str) -> str:

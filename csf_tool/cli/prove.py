@@ -105,10 +105,9 @@ def verify(
 
 def _listed_hashes(name: str) -> "list[PublishedHash]":
     """The hashes that the Hub lists for the files of a repository."""
-    from csf_tool.hub.name import HubName
-    from csf_tool.hub.repo import list_repo
+    from csf_tool.hub.name import list_on_hub
 
-    return list_repo(HubName.parse(name)).published_hashes()
+    return list_on_hub(name).published_hashes()
 
 
 @guarded

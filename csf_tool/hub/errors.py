@@ -1,44 +1,69 @@
 """Errors of the Hub, each as one line with its remedy; and retries of those that may pass."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
+from csf_tool.cancel import Stopped
 from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
-from csf_tool.text import count
+from csf_tool.text import brief, count
 
 T = TypeVar("T")
 
 NetworkError: type[Exception] = HfHubHTTPError.__mro__[1]
 """The base of all errors of the HTTP client: httpx's in huggingface_hub 1, httpx2's in huggingface_hub 2."""
 
+_LASTING = ("UnsupportedProtocol", "LocalProtocolError")
+"""Errors of the HTTP client, by the names that they have in httpx and httpx2, of what the user has set: they stay."""
+
 _RETRIED = {408, 429, 500, 502, 503, 504}
 """HTTP statuses that may pass."""
+
+
+_LONGEST_TEXT = 300
 
 
 class WrongLength(Exception):
     """Raised when a body is not as long as it must be; a retry may get a whole one."""
 
 
+class Refused(Exception):
+    """Raised when a server answers that it will not; `said` are its own words.
+
+    Not huggingface_hub's own errors, for which an answer is read to its end, however long that is.
+    """
+
+    def __init__(self, status: int, headers: Any, body: bytes) -> None:
+        super().__init__(str(status))
+        self.status, self.headers = status, headers
+        self.kind = headers.get("X-Error-Code", "")
+        self.said = headers.get("X-Error-Message") or _said(body)
+
+
+def _said(body: bytes) -> str:
+    try:
+        error = json.loads(body)["error"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return ""
+    return error if isinstance(error, str) else ""
+
+
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Seconds before each retry, and the longest wait that a server may ask for."""
+    """Seconds before each retry, the longest wait that a server may ask for, and how slow its answer may be.
+
+    An answer that brings less than `slowest_bytes` in `slow_seconds` has stopped for all that it is worth.
+    """
 
     waits: tuple[float, ...] = (0.5, 1, 2, 4, 8)
     longest_wait: float = 60
+    slowest_bytes: int = 16 << 10
+    slow_seconds: float = 60
 
 
 @dataclass(frozen=True)
@@ -57,8 +82,9 @@ class HubRef:
 def with_retries(action: Callable[[], T], ref: HubRef, policy: RetryPolicy, sleep: Callable[[float], None]) -> T:
     """The result of `action`, which is retried while it fails in a way that may pass.
 
-    Not by huggingface_hub's `http_backoff`: its waits cannot be stopped and have no limit, and it does not retry
-    bodies that break off. (In 1.0 it retries 503 alone, and knows no Retry-After.)
+    Not huggingface_hub's `http_backoff`, for its waits cannot be stopped, and as long as the server likes, and what
+    breaks off in the body is not retried. (In 1.0 it retries 503 alone, and knows no Retry-After.)
+    All that asks the Hub for anything goes through here, so that what nobody foresaw of an answer is an error, too.
 
     Raises:
         UsageError: there is no such repository, or no such revision of it.
@@ -70,9 +96,9 @@ def with_retries(action: Callable[[], T], ref: HubRef, policy: RetryPolicy, slee
         tries += 1
         try:
             return action()
-        except (NetworkError, OSError, HFValidationError, WrongLength) as error:
-            if isinstance(error, LocalEntryNotFoundError):  # huggingface_hub's own download, which has tried again
-                raise error_for(error.__cause__ or error, ref, tries) from error
+        except (CsfToolError, Stopped):
+            raise
+        except Exception as error:
             wait = _wait(error, policy, tries)
             if wait is None:
                 raise error_for(error, ref, tries) from error
@@ -81,11 +107,11 @@ def with_retries(action: Callable[[], T], ref: HubRef, policy: RetryPolicy, slee
 
 def _wait(error: Exception, policy: RetryPolicy, tries: int) -> float | None:
     """Seconds until the next try; None where it would not help, or would take too long."""
-    if tries > len(policy.waits) or isinstance(error, OfflineModeIsEnabled):
+    if tries > len(policy.waits) or isinstance(error, OfflineModeIsEnabled) or type(error).__name__ in _LASTING:
         return None
     wait = policy.waits[tries - 1]
-    if isinstance(error, HfHubHTTPError):
-        if error.response.status_code not in _RETRIED:
+    if isinstance(error, Refused):
+        if error.status not in _RETRIED:
             return None
         wait = max(wait, asked_wait(error) or 0)
     elif not isinstance(error, NetworkError | WrongLength):
@@ -93,9 +119,9 @@ def _wait(error: Exception, policy: RetryPolicy, tries: int) -> float | None:
     return wait if wait <= policy.longest_wait else None
 
 
-def asked_wait(error: HfHubHTTPError) -> int | None:
+def asked_wait(error: Refused) -> int | None:
     """The seconds that a server asks to wait: by Retry-After, or by the time that the Hub's rate limit has left."""
-    headers = error.response.headers
+    headers = error.headers
     if re.fullmatch(r"\d{1,9}", after := headers.get("Retry-After", "").strip()):
         return int(after)
     left = re.search(r";\s*r=0\s*;\s*t=(\d{1,9})", headers.get("RateLimit", ""))
@@ -111,28 +137,37 @@ def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
         )
     if isinstance(error, HFValidationError):
         return UsageError(f"{ref}: cannot be the name of a repository or revision: {_first_line(error)}")
-    if isinstance(error, HfHubHTTPError):
+    if isinstance(error, Refused):
         return _refused(error, ref, tries)
     if isinstance(error, NetworkError | WrongLength):
         return EnvironmentFault(
             f"{ref}: no whole answer in {count(tries, 'try')}, the last time: {_first_line(error)}: "
             f"check the network, the proxy and HF_ENDPOINT (now {ref.endpoint})"
         )
-    reason = error.strerror if isinstance(error, OSError) else None
-    return EnvironmentFault(f"{ref}: cannot be fetched: {reason or _first_line(error)}")
+    if isinstance(error, OSError) and error.strerror:
+        return EnvironmentFault(f"{ref}: cannot be fetched: {error.strerror}")
+    return no_hub(ref, f"{type(error).__name__}: {_first_line(error)}")
 
 
-def _refused(error: HfHubHTTPError, ref: HubRef, tries: int) -> CsfToolError:
-    status = error.response.status_code
-    reason = (error.server_message or "no reason given").splitlines()[0]
+def no_hub(ref: HubRef, how: str) -> EnvironmentFault:
+    """The error to raise where an answer is none that a Hub gives, or none can be asked for with these settings."""
+    remedy = "check HF_ENDPOINT, HF_TOKEN and other HF_ variables, the proxy, and whether a login page is in between"
+    return EnvironmentFault(
+        f"{ref}: {ref.endpoint} cannot be asked, or does not answer as a Hub does ({how}): {remedy}"
+    )
+
+
+def _refused(error: Refused, ref: HubRef, tries: int) -> CsfToolError:
+    status = error.status
+    reason = brief(error.said.strip().split("\n")[0])[1:-1] or "no reason given"
     page = f"{ref.endpoint}/{ref.repo_id}"
-    if isinstance(error, GatedRepoError):
+    if error.kind == "GatedRepo":
         return EnvironmentFault(
             f"{ref}: is gated: accept its conditions at {page}, then log in (`hf auth login`, or HF_TOKEN)"
         )
-    if isinstance(error, RevisionNotFoundError):
+    if error.kind == "RevisionNotFound":
         return UsageError(f"{ref}: the repository has no such branch, tag or commit: {page}/tree/main lists them")
-    if isinstance(error, EntryNotFoundError):
+    if error.kind == "EntryNotFound":
         problem = "the Hub lists the file and answers that it is not there"
         return CheckpointError(problem, Code.HUB_LACKS_FILE, str(ref))
     if status == 401:
@@ -140,7 +175,7 @@ def _refused(error: HfHubHTTPError, ref: HubRef, tries: int) -> CsfToolError:
             f"{ref}: the Hub wants to know who asks (401): the repository is private, the token is not valid, or "
             "the name is wrong: check it, and log in (`hf auth login`, or HF_TOKEN)"
         )
-    if isinstance(error, RepositoryNotFoundError):
+    if error.kind == "RepoNotFound":
         return UsageError(
             f"{ref}: no such repository on {ref.endpoint}, or a private one that this login may not see: "
             "check the name, or log in (`hf auth login`, or HF_TOKEN)"
@@ -165,4 +200,4 @@ def _refused(error: HfHubHTTPError, ref: HubRef, tries: int) -> CsfToolError:
 
 def _first_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
+    return text[0][:_LONGEST_TEXT] if text else type(error).__name__

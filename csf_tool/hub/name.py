@@ -1,14 +1,15 @@
 """Names of checkpoints as arguments: a path here, or a repository on the Hub."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.reader import exists, is_folder
-from csf_tool.errors import CsfToolError, UsageError
+from csf_tool.errors import CsfToolError, EnvironmentFault, UsageError
 
 if TYPE_CHECKING:  # huggingface_hub takes a while to import: only a name on the Hub needs it
     from csf_tool.hub.repo import HubRepo
@@ -53,10 +54,8 @@ def find_source(argument: str, tell: Callable[[str], None]) -> "Path | HubRepo":
             if could_be_hub and is_folder(path):
                 tell(f"{argument}: the folder here is meant; {SCHEME}{argument} means the repository on the Hub")
             return path
-    from csf_tool.hub.repo import open_repo
-
     try:
-        repo = open_repo(HubName.parse(argument))
+        repo = open_on_hub(argument)
     except CsfToolError as error:
         if argument.startswith(SCHEME):
             raise
@@ -65,3 +64,33 @@ def find_source(argument: str, tell: Callable[[str], None]) -> "Path | HubRepo":
     if not repo.files:
         tell(f"{repo}: its shards are all in the cache, so the Hub is not asked, nor for files that it lacks")
     return repo
+
+
+def open_on_hub(argument: str) -> "HubRepo":
+    """The repository on the Hub of that name; see `open_repo`."""
+    with _loading():
+        from csf_tool.hub.repo import open_repo
+    return open_repo(HubName.parse(argument))
+
+
+def list_on_hub(argument: str) -> "HubRepo":
+    """The same with its listing, whatever the cache holds; see `list_repo`."""
+    with _loading():
+        from csf_tool.hub.repo import list_repo
+    return list_repo(HubName.parse(argument))
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Load huggingface_hub, which reads its settings meanwhile.
+
+    Raises:
+        EnvironmentFault: one of them makes no sense to it.
+    """
+    try:
+        yield
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        problem = f"huggingface_hub cannot be loaded: {error}: check the environment's variables that begin with HF_"
+        raise EnvironmentFault(problem) from error

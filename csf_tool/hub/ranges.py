@@ -1,4 +1,4 @@
-"""Byte ranges of files on the Hub: fetched in parallel and ahead, and checked to be what was asked for.
+"""Files of one commit on the Hub, in byte ranges or whole: fetched in parallel, checked to be what was asked for.
 
 Every range is one GET that names its bytes, of one commit. A file's address is asked for once: the Hub answers
 with a redirect to where the bytes lie, which is used until it is refused, so that reading a file in a thousand
@@ -7,23 +7,24 @@ pieces is one request to the Hub and a thousand to its storage.
 
 import re
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from huggingface_hub import constants, hf_hub_url
-from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+from huggingface_hub.utils import build_hf_headers, get_session
 
 from csf_tool.cancel import CancelToken
 from csf_tool.codes import Code
 from csf_tool.disk.headers import LENGTH_BYTES, MAX_HEADER_BYTES
 from csf_tool.disk.reader import Reader
 from csf_tool.errors import CheckpointError, EnvironmentFault
-from csf_tool.hub.errors import HubRef, RetryPolicy, WrongLength, with_retries
+from csf_tool.hub.errors import HubRef, Refused, RetryPolicy, WrongLength, with_retries
+from csf_tool.hub.threads import Answer, NetworkThreads
 from csf_tool.version import __version__
 
 CONNECTIONS = 16
@@ -44,6 +45,10 @@ AHEAD_BLOCKS = 64
 HEAD_BYTES = 64 << 10
 """Bytes of a file that are read before its header's length is known: enough for most small headers."""
 
+MAX_ANSWER_BYTES = 32 << 20
+"""Longest listing that is read: one of more than a hundred thousand files, and ten times what real ones have."""
+
+_MAX_REFUSAL_BYTES = 64 << 10
 _REDIRECTS = 8
 _EXPIRED = {401, 403, 404, 410}
 """HTTP statuses of a storage when the signature in an address has run out."""
@@ -65,64 +70,143 @@ class HubFile:
 
 
 class Ranges:
-    """Fetches ranges of the files of one commit."""
+    """Fetches what one repository has: ranges of the files of a commit, whole small files, the listing."""
 
     def __init__(self, ref: HubRef, policy: RetryPolicy) -> None:
         self._ref = ref
         self._policy = policy
         self._addresses: dict[str, str] = {}
         self._etags: dict[str, str] = {}
-        self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="csf-tool-hub")
+        self._threads = NetworkThreads(CONNECTIONS)
         self._lock = threading.Lock()
-        self.cancel = CancelToken()
-        """Ends the waits for retries: otherwise an interrupted process would go on waiting."""
         self.bytes_fetched = 0
 
-    def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
-        """Run `work` in the pool that fetches ranges."""
-        return self._pool.submit(work, *args)
+    @property
+    def cancel(self) -> CancelToken:
+        """Cancelled, what waits for an answer or a retry gives up: an interrupted process would wait for it."""
+        return self._threads.cancel
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Answer:
+        """Have `work` done beside others."""
+        return self._threads.submit(work, *args)
+
+    def at(self, commit: str) -> "Ranges":
+        """The same of a commit that is known by now."""
+        return Ranges(replace(self._ref, revision=commit), self._policy)
+
+    def listing(self, url: str) -> bytes:
+        """All of an answer that is no file.
+
+        Raises:
+            UsageError: there is no such repository or revision.
+            EnvironmentFault: it cannot be had, or is longer than any.
+        """
+        return bytes(self._retried(self._ref, lambda: self._listing_once(url)))
 
     def fetch(self, file: HubFile, begin: int, end: int) -> bytes:
-        """The bytes `begin` to `end` of a file.
+        """The bytes `begin` to `end` of a file; not to be called in a thread of these.
 
         Raises:
             CheckpointError: the Hub lists the file and does not have it.
             EnvironmentFault: they cannot be had, or are no longer those of the file that was listed.
         """
+        return bytes(self.ask(file, begin, end).result())
+
+    def ask(self, file: HubFile, begin: int, end: int) -> Answer:
+        """The same, once it is there."""
+        return self.submit(self.fetch_here, file, begin, end)
+
+    def fetch_here(self, file: HubFile, begin: int, end: int, *, whole: bool = False) -> bytes:
+        """The same in this thread, which is one of these; with `whole` by a request that names no range."""
         if begin == end:
             return b""
         ref = replace(self._ref, file=file.name)
-        data = with_retries(lambda: self._fetch_once(file, begin, end), ref, self._policy, self.cancel.wait)
-        with self._lock:
-            self.bytes_fetched += len(data)
+        data: bytes = with_retries(
+            lambda: self._fetch_once(file, begin, end, whole), ref, self._policy, self.cancel.wait
+        )
+        if not whole:
+            with self._lock:
+                self.bytes_fetched += len(data)
         return data
 
-    def _fetch_once(self, file: HubFile, begin: int, end: int) -> bytes:
+    def _retried(self, ref: HubRef, action: Callable[[], bytes]) -> bytes:
+        answer = self.submit(lambda: with_retries(action, ref, self._policy, self.cancel.wait))
+        return bytes(answer.result())
+
+    def _listing_once(self, url: str) -> bytes:
+        for _ in range(_REDIRECTS):
+            with self._get(url, {}, constants.HF_HUB_ETAG_TIMEOUT) as response:
+                if not response.has_redirect_location:
+                    self._require_success(response)
+                    return self._read(response, MAX_ANSWER_BYTES)
+                url = urljoin(url, response.headers["Location"])
+        raise self._redirected("")
+
+    def _fetch_once(self, file: HubFile, begin: int, end: int, whole: bool) -> bytes:
+        headers = {} if whole else {"Range": f"bytes={begin}-{end - 1}"}
+        timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
         if address := self._addresses.get(file.name):
-            with self._get(address, begin, end) as response:
+            with self._get(address, headers, timeout) as response:
                 if response.status_code not in _EXPIRED and not response.has_redirect_location:
                     return self._body(file, response, begin, end)
             self._addresses.pop(file.name, None)
         url = hf_hub_url(self._ref.repo_id, file.name, revision=self._ref.revision, endpoint=self._ref.endpoint)
         for _ in range(_REDIRECTS):
-            with self._get(url, begin, end) as response:
+            with self._get(url, headers, timeout) as response:
                 if not response.has_redirect_location:
                     data = self._body(file, response, begin, end)
                     self._addresses[file.name] = url
                     return data
                 self._check_listed(file, response)
                 url = urljoin(url, response.headers["Location"])
-        raise EnvironmentFault(f"{self._ref}: {file.name}: redirected more than {_REDIRECTS} times")
+        raise self._redirected(f": {file.name}")
 
-    def _get(self, url: str, begin: int, end: int) -> AbstractContextManager[Any]:
-        """The open answer to a request for a range. The user's token goes to the Hub alone, not to storages."""
+    def _redirected(self, file: str) -> EnvironmentFault:
+        return EnvironmentFault(f"{self._ref}{file}: redirected more than {_REDIRECTS} times")
+
+    @contextmanager
+    def _get(self, url: str, headers: dict[str, str], timeout: float) -> Iterator[Any]:
+        """The open answer to a request. Only the Hub itself is told who asks."""
         is_hub = urlsplit(url)[:2] == urlsplit(self._ref.endpoint)[:2]
-        headers = build_hf_headers(
-            token=None if is_hub else False, library_name="csf-tool", library_version=__version__
-        )
-        headers |= {"Range": f"bytes={begin}-{end - 1}", "Accept-Encoding": "identity"}
-        timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
-        return get_session().stream("GET", url, headers=headers, follow_redirects=False, timeout=timeout)
+        mine = build_hf_headers(token=None if is_hub else False, library_name="csf-tool", library_version=__version__)
+        if not mine.get("authorization", "").isascii() or not mine.get("authorization", "").isprintable():
+            problem = "the token (HF_TOKEN, or of `hf auth login`) has characters that no token has: set it again"
+            raise EnvironmentFault(f"{self._ref}: {problem}")
+        headers = mine | {"Accept-Encoding": "identity"} | headers
+        asked = get_session().stream("GET", url, headers=headers, follow_redirects=False, timeout=timeout)
+        with self._threads.awaited(f"{self._ref}: {urlsplit(url).hostname}"):
+            response = asked.__enter__()
+        try:
+            yield response
+        finally:
+            asked.__exit__(None, None, None)
+
+    def _require_success(self, response: Any) -> None:
+        """Check that a server answers with what was asked for. Of what else it says a little is read."""
+        status = response.status_code
+        if status not in (200, 206):
+            body = self._read(response, _MAX_REFUSAL_BYTES, cut=True) if status >= 400 else b""
+            raise Refused(status, response.headers, body)
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            raise EnvironmentFault(f"{self._ref}: the answer is encoded as {encoding[:40]}, unasked")
+
+    def _read(self, response: Any, most: int, *, cut: bool = False) -> bytes:
+        """The body of an answer, up to `most` bytes; of what is longer no more is read."""
+        data, policy = bytearray(), self._policy
+        since, had = time.monotonic(), 0
+        for piece in response.iter_raw():
+            data += piece
+            if len(data) > most:
+                break
+            self.cancel.check()
+            if time.monotonic() - since > policy.slow_seconds:
+                if len(data) - had < policy.slowest_bytes:
+                    raise WrongLength(f"{len(data) - had} bytes in {policy.slow_seconds:.0f} seconds")
+                since, had = time.monotonic(), len(data)
+        if len(data) > most and not cut:
+            raise EnvironmentFault(f"{self._ref}: {self._ref.endpoint} answers with more than {most} bytes: not read")
+        return bytes(data[:most])
 
     def _check_listed(self, file: HubFile, response: Any) -> None:
         """Check that a redirect is one to the file that was listed, as far as its headers say."""
@@ -132,14 +216,14 @@ class Ranges:
             constants.HUGGINGFACE_HEADER_X_LINKED_ETAG: file.sha256,
         }
         for header, wanted in expected.items():
-            value = response.headers.get(header)
-            if value is not None and wanted is not None and value.removeprefix("W/").strip('"') != wanted:
-                raise self._changed(file, f"{header} is {value}, the listing says {wanted}")
+            found = response.headers.get(header)
+            if found is not None and wanted is not None and found.removeprefix("W/").strip('"') != wanted:
+                raise self._changed(file, f"{header} is {found[:100]}, the listing says {wanted}")
 
     def _body(self, file: HubFile, response: Any, begin: int, end: int) -> bytes:
-        """The body of an answer whose headers promise exactly the range; no other body is read."""
-        hf_raise_for_status(response)
-        where, encoding = f"{self._ref}: {file.name}", response.headers.get("Content-Encoding", "identity")
+        """The body of an answer, once its headers promise exactly the range. Of any other nothing is read."""
+        self._require_success(response)
+        where = f"{self._ref}: {file.name}"
         if response.status_code == 206:
             self._check_range(file, response.headers.get("Content-Range", "").strip(), begin, end)
         elif (begin, end) != (0, file.size):
@@ -151,34 +235,24 @@ class Ranges:
         etag = response.headers.get("ETag", "")
         known = self._etags.setdefault(str(response.url), etag)
         if etag != known:
-            raise self._changed(file, f"its ETag is {etag} now, it was {known}")
-        if encoding != "identity":
-            raise EnvironmentFault(f"{where}: the answer is encoded as {encoding}, unasked")
-        return _whole(response.iter_bytes(), end - begin)
+            raise self._changed(file, f"its ETag is {etag[:100]} now, it was {known[:100]}")
+        data = self._read(response, end - begin + 1, cut=True)
+        if len(data) != end - begin:
+            found = "more" if len(data) > end - begin else len(data)
+            raise WrongLength(f"{found} bytes for a range of {end - begin}")
+        return data
 
-    def _check_range(self, file: HubFile, content_range: str, begin: int, end: int) -> None:
-        """Check the Content-Range of an answer."""
-        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", content_range)
+    def _check_range(self, file: HubFile, said: str, begin: int, end: int) -> None:
+        """Check what an answer says that it is a part of."""
+        match = re.fullmatch(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", said)
         if not match or (int(match[1]), int(match[2])) != (begin, end - 1):
-            asked = f"asked for bytes {begin}-{end - 1}, the answer is {content_range or 'no range'}"
+            asked = f"asked for bytes {begin}-{end - 1}, the answer is {said[:100] or 'no range'}"
             raise EnvironmentFault(f"{self._ref}: {file.name}: {asked}")
         if match[3] not in ("*", str(file.size)):
             raise self._changed(file, f"it is {match[3]} bytes now, it was listed with {file.size}")
 
     def _changed(self, file: HubFile, how: str) -> EnvironmentFault:
         return EnvironmentFault(f"{self._ref}: {file.name}: changed between two requests ({how}): start again")
-
-
-def _whole(pieces: Iterator[bytes], nbytes: int) -> bytes:
-    """The pieces joined, if they are `nbytes` together. Reading stops as soon as they are more."""
-    data = bytearray()
-    for piece in pieces:
-        data += piece
-        if len(data) > nbytes:
-            break
-    if len(data) != nbytes:
-        raise WrongLength(f"{'more' if len(data) > nbytes else len(data)} bytes for a range of {nbytes}")
-    return bytes(data)
 
 
 @dataclass(frozen=True)
@@ -191,11 +265,11 @@ class RemoteFile:
 
     @classmethod
     def with_head(cls, file: HubFile, ranges: Ranges) -> "RemoteFile":
-        """The file with its safetensors header, read in one or two requests."""
-        head = ranges.fetch(file, 0, min(file.size, HEAD_BYTES))
+        """The file with its safetensors header, read in one or two requests, in a thread of `ranges`."""
+        head = ranges.fetch_here(file, 0, min(file.size, HEAD_BYTES))
         end = LENGTH_BYTES + int.from_bytes(head[:LENGTH_BYTES], "little")
         if len(head) < end <= min(file.size, LENGTH_BYTES + MAX_HEADER_BYTES):
-            head += ranges.fetch(file, len(head), end)
+            head += ranges.fetch_here(file, len(head), end)
         return cls(file, ranges, head)
 
     @property
@@ -222,7 +296,7 @@ class HubReader(Reader):
         self._ahead = self._read_ahead([])
 
     def _read_ahead(self, ranges: list[tuple[int, int]]) -> "_ReadAhead":
-        return _ReadAhead(ranges, lambda begin, end: self._ranges.submit(self._ranges.fetch, self._file, begin, end))
+        return _ReadAhead(ranges, lambda begin, end: self._ranges.ask(self._file, begin, end))
 
     def close(self) -> None:
         """Forget what was fetched; what has not been requested yet never is."""
@@ -277,7 +351,7 @@ class _ReadAhead:
     """
 
     def __init__(
-        self, ranges: list[tuple[int, int]], submit: "Callable[[int, int], Future[bytes]]", gap: int = GAP_BYTES
+        self, ranges: list[tuple[int, int]], submit: Callable[[int, int], Answer], gap: int = GAP_BYTES
     ) -> None:
         self._submit = submit
         self._blocks = coalesced(ranges, gap)
@@ -288,7 +362,7 @@ class _ReadAhead:
                 self._unread[i] += part
         self._order = list(dict.fromkeys(i for begin, end in ranges for i, _ in self._parts(begin, end)))
         self._next = 0
-        self._held: dict[int, Future[bytes]] = {}
+        self._held: dict[int, Answer] = {}
 
     def covers(self, begin: int) -> bool:
         """Whether the byte at `begin` is in one of the blocks."""
@@ -327,7 +401,8 @@ class _ReadAhead:
         self._held[i] = future  # last in order, so the last that is dropped
         self._ask_ahead()
         self._make_room(i)
-        return future.result()
+        found: bytes = future.result()
+        return found
 
     def _ask_ahead(self) -> None:
         waiting = [i for i in self._held if self._unread[i] > 0]

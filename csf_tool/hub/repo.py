@@ -1,37 +1,51 @@
 """A checkpoint on the Hub: one commit, its listing, its small files in the cache, its shards by ranges.
 
-All of it goes through huggingface_hub, whose token, endpoint, cache and offline mode are the user's.
+Token, endpoint, cache and offline mode are the user's, as huggingface_hub has them. Requests are csf-tool's own:
+huggingface_hub reads answers to their end, however long, and cannot be interrupted.
 """
 
+import json
 import os
-import time
+import re
+import secrets
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Any, TypeVar
+from urllib.parse import quote
 
-from huggingface_hub import HfApi, constants, try_to_load_from_cache
-from huggingface_hub.hf_api import ModelInfo, RepoSibling
-from huggingface_hub.utils import disable_progress_bars, logging
+from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub.utils import logging, validate_repo_id
 
 from csf_tool.checkpoint.config import CONFIG_FILES
+from csf_tool.checkpoint.container import is_sha256
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.codes import Code
-from csf_tool.disk.hashing import PublishedHash
+from csf_tool.disk.hashing import PublishedHash, hash_file, new_hasher
 from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.disk.json_files import is_count
 from csf_tool.disk.paths import is_hidden, is_safe_relative
-from csf_tool.disk.reader import exists
+from csf_tool.disk.reader import MAX_JSON_BYTES, exists
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
-from csf_tool.hub.errors import HubRef, RetryPolicy, with_retries
+from csf_tool.hub.errors import HubRef, RetryPolicy, no_hub, with_retries
 from csf_tool.hub.name import HubName
-from csf_tool.hub.ranges import HubFile, Ranges, RemoteFile
-from csf_tool.version import __version__
+from csf_tool.hub.ranges import BLOCK_BYTES, HubFile, Ranges, RemoteFile
+from csf_tool.text import brief
 
 T = TypeVar("T")
 
 RETRY_POLICY = RetryPolicy()
+
+_COMMIT = re.compile(r"[0-9a-zA-Z][\w.-]{0,99}", re.ASCII)
+_GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
+
+_SHOWN_BYTES = 60
+
+_MAX_WHOLE_BYTES = 64 << 20
+"""Largest file in git that is asked for in one piece: not every server gives parts of these, and they are small."""
 
 
 class HubRepo:
@@ -41,22 +55,20 @@ class HubRepo:
     `files` are those that the Hub lists, by name.
     """
 
-    def __init__(self, ref: HubRef, root: Path, entries: Iterable[RepoSibling] = ()) -> None:
+    def __init__(self, ref: HubRef, root: Path, entries: Iterable[Any] = (), ranges: Ranges | None = None) -> None:
         self.root = root
         self.files: dict[str, HubFile] = {}
         self.problems = Problems()
         self._ref = ref
-        self._ranges = Ranges(ref, RETRY_POLICY)
+        self._ranges = ranges or Ranges(ref, RETRY_POLICY)
         self._remote: dict[str, RemoteFile] = {}
         for entry in entries:
-            name, sha256 = entry.rfilename, entry.lfs.sha256 if entry.lfs else None
-            if not is_safe_relative(name):
-                text = "its name is no plain path inside the repository: left out"
-                self.problems.warn(text, Code.UNSAFE_NAME, name)
-            elif entry.size is None or entry.blob_id is None:
-                raise EnvironmentFault(f"{ref}: {name}: {ref.endpoint} lists it without its size or hash")
+            file = _listed_file(entry, ref)
+            if is_safe_relative(file.name):
+                self.files[file.name] = file
             else:
-                self.files[name] = HubFile(name, entry.size, sha256, entry.blob_id)
+                text = "its name is no plain path inside the repository: left out"
+                self.problems.warn(text, Code.UNSAFE_NAME, file.name)
 
     def __str__(self) -> str:
         return str(self._ref)
@@ -92,7 +104,12 @@ class HubRepo:
 
     def fetch_documents(self) -> None:
         """Fetch the documents that say what the checkpoint is into the cache."""
-        self._fetch(name for name in self.files if any(layout.is_document(name) for layout in LAYOUTS))
+        names = [name for name in self.files if any(layout.is_document(name) for layout in LAYOUTS)]
+        for name in names:
+            if self.files[name].size > MAX_JSON_BYTES:
+                problem = f"{self.files[name].size} bytes of text, more than the {MAX_JSON_BYTES} that are read"
+                raise CheckpointError(problem, Code.TOO_LARGE, name)
+        self._fetch(names)
 
     def fetch_side_files(self, shards: set[str], endings: set[str] | None = None) -> None:
         """Fetch the files that are none of `shards` into the cache: all, or those with one of `endings`."""
@@ -107,13 +124,53 @@ class HubRepo:
         return exists(self.root / name)
 
     def _fetch(self, names: Iterable[str]) -> None:
-        api, repo_id, commit = _api(), self._ref.repo_id, self._ref.revision
+        """Have files in the cache, each with the hash that the Hub lists."""
+        self._in_parallel(lambda name: self._fetch_file(self.files[name]), list(names))
 
-        def fetch(name: str) -> None:
-            ref, wait = replace(self._ref, file=name), self._ranges.cancel.wait
-            with_retries(lambda: api.hf_hub_download(repo_id, name, revision=commit), ref, RETRY_POLICY, wait)
+    def _fetch_file(self, file: HubFile) -> None:
+        """Have one file in the cache; called in a thread of the ranges.
 
-        self._in_parallel(fetch, [name for name in names if not self._is_here(name)])
+        Raises:
+            CheckpointError: it has not the hash that the Hub lists, there or in the cache.
+        """
+        path = self.root / file.name
+        algorithm, digest = file.published
+        if self._is_here(file.name):
+            found, where = hash_file(path, file.name, {algorithm}, lambda _: None)[algorithm], f"in the cache ({path})"
+        else:
+            found, where = self._download(file, path), "as it was fetched"
+        if found != digest:
+            problem = f"{algorithm} of the file {where} is {found}, the Hub lists {digest}: it is not used"
+            raise CheckpointError(problem, Code.HASH_DIFFERS, file.name)
+
+    def _download(self, file: HubFile, path: Path) -> str:
+        """Fetch a file into the cache, as huggingface_hub lays it out; its hash. A wrong one is not kept."""
+        algorithm, digest = file.published
+        blob = self.root.parent.parent / "blobs" / digest
+        partial = blob.with_name(f"{digest}.{secrets.token_hex(4)}.incomplete")
+        hasher = new_hasher(algorithm, file.size)
+        ref = replace(self._ref, file=file.name)
+        try:
+            for folder in (blob.parent, path.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            with partial.open("xb") as new:
+                is_small = not file.sha256 and file.size <= _MAX_WHOLE_BYTES
+                step = max(1, file.size) if is_small else BLOCK_BYTES
+                for begin in range(0, file.size, step):
+                    end = min(begin + step, file.size)
+                    data = self._ranges.fetch_here(file, begin, end, whole=is_small)
+                    hasher.update(data)
+                    new.write(data)
+            if (found := hasher.hexdigest()) == digest:
+                partial.replace(blob)
+                _link(path, blob)
+            return found
+        except OSError as error:
+            text = f"{ref}: cannot be put into the cache: {error.filename or blob}: {error.strerror or error}"
+            raise EnvironmentFault(text) from error
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
 
     def _in_parallel(self, work: Callable[[str], T], names: list[str]) -> list[T]:
         """Do `work` for several names at once. After a failure or an interrupt, no more of it begins."""
@@ -135,8 +192,8 @@ def open_repo(name: HubName) -> HubRepo:
         EnvironmentFault: the Hub cannot be asked, or refuses.
     """
     _be_quiet()
-    ref = HubRef(name.repo_id, name.revision or constants.DEFAULT_REVISION, _api().endpoint)
-    if (cached := with_retries(lambda: _cached_snapshot(name), ref, RETRY_POLICY, time.sleep)) is not None:
+    ref = _ref(name)
+    if (cached := with_retries(lambda: _cached_snapshot(name), ref, RETRY_POLICY, _no_wait)) is not None:
         return HubRepo(replace(ref, revision=cached.name), cached)
     repo = list_repo(name)
     repo.fetch_documents()
@@ -146,32 +203,78 @@ def open_repo(name: HubName) -> HubRepo:
 def list_repo(name: HubName) -> HubRepo:
     """The commit that a name stands for, with its listing, by one request.
 
-    Not by `list_repo_tree`: in huggingface_hub 2 that waits as long as the server likes, and retries by itself.
-
     Raises:
         UsageError: there is no such repository or revision.
-        EnvironmentFault: the Hub cannot be asked, or refuses.
+        EnvironmentFault: the Hub cannot be asked, or refuses, or answers as none does.
     """
     _be_quiet()
-    api, timeout = _api(), constants.HF_HUB_ETAG_TIMEOUT
-    ref = HubRef(name.repo_id, name.revision or constants.DEFAULT_REVISION, api.endpoint)
+    ref = _ref(name)
+    with_retries(lambda: validate_repo_id(name.repo_id), ref, RETRY_POLICY, _no_wait)
+    ranges = Ranges(ref, RETRY_POLICY)
+    at = f"/revision/{quote(name.revision, safe='')}" if name.revision is not None else ""
+    commit, entries = _parse_listing(ranges.listing(f"{ref.endpoint}/api/models/{name.repo_id}{at}?blobs=true"), ref)
+    return HubRepo(replace(ref, revision=commit), _snapshot(name.repo_id, commit), entries, ranges.at(commit))
 
-    def ask() -> ModelInfo:
-        return api.model_info(name.repo_id, revision=name.revision, timeout=timeout, files_metadata=True)
 
-    info = with_retries(ask, ref, RETRY_POLICY, time.sleep)
-    if not info.sha:
+def _parse_listing(raw: bytes, ref: HubRef) -> tuple[str, list[Any]]:
+    """The commit, and what is said of each file.
+
+    Raises:
+        UsageError: there is no commit.
+        EnvironmentFault: it is no listing.
+    """
+    try:
+        info = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise no_hub(ref, f"the listing is no JSON: {brief(raw[:_SHOWN_BYTES])}") from error
+    if not isinstance(info, dict) or not isinstance(entries := info.get("siblings") or [], list):
+        raise no_hub(ref, f"the listing is {brief(info)}")
+    commit = info.get("sha")
+    if not commit:
         raise UsageError(f"{ref}: the Hub names no commit for it: it is empty")
-    return HubRepo(replace(ref, revision=info.sha), _snapshot(name.repo_id, info.sha), info.siblings or ())
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        raise no_hub(ref, f"the commit is {brief(commit)}")
+    return commit, entries
 
 
-def _api() -> HfApi:
-    return HfApi(library_name="csf-tool", library_version=__version__)
+def _listed_file(entry: Any, ref: HubRef) -> HubFile:
+    """A file of the listing.
+
+    Raises:
+        EnvironmentFault: something of it is not what it must be.
+    """
+    if not isinstance(entry, dict) or not isinstance(name := entry.get("rfilename"), str):
+        raise no_hub(ref, f"it lists {brief(entry)}")
+    lfs, nbytes, git_sha1 = entry.get("lfs"), entry.get("size"), entry.get("blobId")
+    sha256 = lfs.get("sha256") if isinstance(lfs, dict) else None
+    if not is_count(nbytes):
+        raise no_hub(replace(ref, file=name), f"it lists the file with the size {brief(nbytes)}")
+    if not isinstance(git_sha1, str) or not _GIT_SHA1.fullmatch(git_sha1) or not (lfs is None or is_sha256(sha256)):
+        raise no_hub(replace(ref, file=name), f"it lists the file with the hash {brief(sha256 or git_sha1)}")
+    return HubFile(name, nbytes, sha256, git_sha1)
+
+
+def _link(path: Path, blob: Path) -> None:
+    """Make a snapshot's file a link to its blob; where there are no links, the blob itself."""
+    with suppress(FileExistsError):
+        try:
+            path.symlink_to(os.path.relpath(blob, path.parent))
+        except FileExistsError:
+            raise
+        except OSError:
+            blob.replace(path)
+
+
+def _ref(name: HubName) -> HubRef:
+    return HubRef(name.repo_id, name.revision or constants.DEFAULT_REVISION, constants.ENDPOINT)
+
+
+def _no_wait(_: float) -> None:
+    """For what asks nobody: there is nothing to wait for."""
 
 
 def _be_quiet() -> None:
-    """Silence huggingface_hub: csf-tool itself reports errors, each in one line, and progress."""
-    disable_progress_bars()
+    """Silence huggingface_hub: csf-tool itself reports errors, each in one line."""
     if "HF_HUB_VERBOSITY" not in os.environ:
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 

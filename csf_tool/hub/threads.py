@@ -1,0 +1,123 @@
+"""Threads that wait for the network, and that nobody has to wait for.
+
+No thread that reads from a server can be interrupted, and a server may take as long as it likes. So these end with
+the process, and whoever waits for what they fetch is told to stop when the run does.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from csf_tool.cancel import CancelToken, Stopped
+from csf_tool.errors import EnvironmentFault
+
+LONGEST_SILENCE = 90.0
+"""Seconds that a server may take until its answer begins, connecting included."""
+
+_LOOK_SECONDS = 1.0
+
+
+class Answer:
+    """What a thread will have fetched."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        """`look` is called now and then while somebody waits for it."""
+        self._look = look
+        self._ready = threading.Event()
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Whether it is there, or never will be."""
+        return self._ready.is_set()
+
+    def give(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Give the value, or why there is none. What comes first stays."""
+        if not self._ready.is_set():
+            self._value, self._error = value, error
+            self._ready.set()
+
+    def cancel(self) -> None:
+        """Say that nobody wants it any more."""
+        self.give(error=Stopped())
+
+    def result(self) -> Any:
+        """The value, once it is there; or the error is raised that stood in its way.
+
+        Raises:
+            Stopped: the run is over.
+        """
+        while not self._ready.wait(_LOOK_SECONDS):
+            self._look()
+        if self._error:
+            raise self._error
+        return self._value
+
+
+class NetworkThreads:
+    """At most so many threads that fetch."""
+
+    def __init__(self, most: int) -> None:
+        self.cancel = CancelToken(self._give_up)
+        """Cancelled, nobody waits any more: neither for an answer nor for the next try."""
+        self._most = most
+        self._running = 0
+        self._lock = threading.Lock()
+        self._tasks: deque[tuple[Answer, Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._unfinished: set[Answer] = set()
+        self._silent: dict[Answer, tuple[float, str]] = {}
+        self._here = threading.local()
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Answer:
+        """Have `work` done beside others."""
+        answer = Answer(self._end_silence)
+        with self._lock:
+            self._unfinished.add(answer)
+            self._tasks.append((answer, work, args))
+            begins = self._running < self._most
+            self._running += begins
+        if begins:
+            threading.Thread(target=self._work, name="csf-tool-hub", daemon=True).start()
+        if self.cancel.is_cancelled:
+            answer.cancel()
+        return answer
+
+    @contextmanager
+    def awaited(self, whose: str) -> Iterator[None]:
+        """A block of a thread of these in which it waits for an answer of `whose` to begin."""
+        answer: Answer = self._here.answer
+        self._silent[answer] = (time.monotonic() + LONGEST_SILENCE, whose)
+        try:
+            yield
+        finally:
+            self._silent.pop(answer, None)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._tasks:
+                    self._running -= 1
+                    return
+                answer, work, args = self._tasks.popleft()
+            if not answer.done():
+                self._here.answer = answer
+                try:
+                    answer.give(work(*args))
+                except BaseException as error:
+                    answer.give(error=error)
+            with self._lock:
+                self._unfinished.discard(answer)
+
+    def _give_up(self) -> None:
+        for answer in list(self._unfinished):
+            answer.cancel()
+
+    def _end_silence(self) -> None:
+        now = time.monotonic()
+        for answer, (until, whose) in list(self._silent.items()):
+            if now > until:
+                text = f"{whose} has not begun to answer within {LONGEST_SILENCE:.0f} seconds: check the network"
+                answer.give(error=EnvironmentFault(text))
