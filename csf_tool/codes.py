@@ -128,6 +128,7 @@ class Code(StrEnum):
     NOT_EMPTY = "not-empty", "The destination is not empty."
     WRONG_IN_DESTINATION = "wrong-in-destination", "A file in the destination is not what would be written there."
     OTHER_RUN = "other-run", "The destination holds an unfinished run of something else."
+    JOURNAL_TAKEN = "journal-taken", "Something that is no journal has the name of csf-tool's journal there."
     LOST_OUTPUT = "lost-output", "What an earlier run wrote is not there any more."
     DAMAGED_JOURNAL = "damaged-journal", "The records of an unfinished run are damaged."
     NESTED_FOLDERS = "nested-folders", "Source and destination lie inside one another."

@@ -133,8 +133,7 @@ class CachedAppender:
     def _start_writeback(self) -> None:
         """Start writing back what was appended since last time, so that little is left to wait for at the end."""
         if self._written - self._written_back >= _WRITEBACK_BYTES:
-            with suppress(OSError):  # a hint: whether the bytes can be written, fsync says
-                drop_cache(self._fd, self._written_back, self._written)  # dirty pages are written, and not dropped
+            drop_cache(self._fd, self._written_back, self._written)  # dirty pages are written, and not dropped
             self._written_back = self._written
 
     def forget(self) -> None:
@@ -143,7 +142,8 @@ class CachedAppender:
         try:
             os.fdatasync(self._fd) if hasattr(os, "fdatasync") else os.fsync(self._fd)  # only clean pages are dropped
         except OSError as error:
-            raise writing_fault(self._name, error) from error
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+                raise writing_fault(self._name, error) from error
         drop_cache(self._fd, 0, self._written)
 
     def sync(self) -> None:

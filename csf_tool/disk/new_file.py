@@ -25,7 +25,10 @@ _ATTEMPTS = 10
 _NAME_KEPT = 40
 """Characters of a file's name that its partial file repeats: systems refuse names of more than 255 bytes."""
 
-_NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP}
+_NO_FOLDER_SYNC = {
+    *(errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.EISDIR),
+    *(errno.EACCES, errno.EPERM),  # a folder that may be written in and not read
+}
 """Errors of file systems that cannot sync a folder, such as some shared folders and FUSE mounts."""
 
 
@@ -155,14 +158,15 @@ def sync_folder(folder: Path) -> None:
     """Make a rename durable, where the system and the file system can sync folders (Windows cannot)."""
     if not hasattr(os, "O_DIRECTORY"):
         return
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(fd)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
     except OSError as error:
         if error.errno not in _NO_FOLDER_SYNC:
             raise
-    finally:
-        os.close(fd)
 
 
 def _partial_name(name: str) -> str:
@@ -182,7 +186,7 @@ def remove_abandoned(path: Path) -> None:
     wrote, and that cannot be opened, stays.
     """
     match = PARTIAL.fullmatch(path.name)
-    if not match or match["host"] != _host():
+    if not match or match["host"] != _host() or path.is_symlink() or not path.is_file():
         return
     with suppress(FileNotFoundError, PermissionError), path.open("r+b") as file:  # NFS locks only what is open to write
         locked = lock(file.fileno(), wait=False)

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from types import TracebackType
@@ -48,7 +49,8 @@ def drop_cache(fd: int, begin: int, end: int) -> None:
     A run over 100 GB must not push a running server's memory out, least of all where CPU and GPU share it.
     """
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_DONTNEED)
+        with suppress(OSError):  # a hint: not every system takes it
+            os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_DONTNEED)
 
 
 class Reader:

@@ -21,7 +21,10 @@ MAX_DEFAULT_JOBS = 4
 
 def default_jobs() -> int:
     """Number of jobs at a time unless the user says otherwise: one a core, up to a few."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not every system says which of them are ours
+        cores = os.cpu_count() or 1
     return min(cores, MAX_DEFAULT_JOBS)
 
 

@@ -9,7 +9,7 @@ from typing import BinaryIO, cast
 
 from csf_tool.codes import Code
 from csf_tool.disk.new_file import NewFile, sync_folder
-from csf_tool.disk.own_files import is_own
+from csf_tool.disk.own_files import is_own, require_plain
 from csf_tool.disk.paths import names_in
 from csf_tool.disk.reader import exists, is_folder, writing_fault
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
@@ -23,7 +23,8 @@ class Destination:
         """Check that `path` may be written. With `keep_cache`, large files go through the page cache, too.
 
         Raises:
-            UsageError: it is no folder, or lies inside `source`, or `source` lies inside it.
+            UsageError: it is no folder, or lies inside `source`, or `source` lies inside it, or something that is no
+                journal has a journal's name there.
         """
         self.path = path
         self._keep_cache = keep_cache
@@ -32,6 +33,7 @@ class Destination:
             raise UsageError(problem, Code.NESTED_FOLDERS, str(path))
         if exists(path) and not is_folder(path):
             raise UsageError(f"{path}: exists and is not a folder")
+        require_plain(path)
 
     def require_empty(self) -> None:
         """Check that nothing is in the folder yet.
@@ -43,12 +45,15 @@ class Destination:
             raise UsageError("is not empty; give a new or empty folder", Code.NOT_EMPTY, str(self.path))
 
     def require_space(self, nbytes: int) -> None:
-        """Check that the file system has room before the first byte is written.
+        """Check that the file system has room before the first byte is written; one that does not say may have it.
 
         Raises:
             EnvironmentFault: it has not.
         """
-        free = shutil.disk_usage(self._existing()).free
+        try:
+            free = shutil.disk_usage(self._existing()).free
+        except OSError:
+            return
         if free < nbytes:
             problem = "too little room (--ignore-space begins all the same): "
             problem += f"{size(nbytes)} are needed, {size(free)} are free: {size(nbytes - free)} short"

@@ -21,7 +21,18 @@ from csf_tool.checkpoint.model import Shard
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.disk.new_file import NewFile, lock, remove_abandoned
-from csf_tool.disk.own_files import CLOSING, DESCRIPTION, OWN_FOLDER, has_journal, is_partial
+from csf_tool.disk.own_files import (
+    CLOSING,
+    CONSUMED,
+    DESCRIPTION,
+    FETCHED,
+    KEPT,
+    LOCK,
+    OWN_FOLDER,
+    RECORDS,
+    has_journal,
+    is_partial,
+)
 from csf_tool.disk.paths import names_in, relative_files
 from csf_tool.disk.reader import exists, is_file, is_folder, writing_fault
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
@@ -29,11 +40,6 @@ from csf_tool.version import __version__
 from csf_tool.write.destination import Destination
 from csf_tool.write.finished import note_finished
 
-_LOCK = "lock"
-_RECORDS = "finished"
-_CONSUMED = "consumed"
-_KEPT = "kept"
-_FETCHED = "fetched"
 _COMPLETE = "complete"
 _LONGEST_NAME = 200
 _ATTEMPTS = 20
@@ -216,7 +222,7 @@ class Journal:
     def finish(self, name: str, record: Record) -> None:
         """Note that a file is complete and synced, and about to get its name."""
         path = self._record_path(name)
-        with NewFile(path, f"{OWN_FOLDER}/{_RECORDS}/{path.name}", replace=True) as file:
+        with NewFile(path, f"{OWN_FOLDER}/{RECORDS}/{path.name}", replace=True) as file:
             file.write(render_json(asdict(record)))
 
     def forget_damaged(self, name: str) -> None:
@@ -239,23 +245,23 @@ class Journal:
 
     def fetch_folder(self, name: str) -> Path:
         """Where what is fetched for a file of the destination lies until that file is complete."""
-        return self._destination / OWN_FOLDER / _FETCHED / _plain(name)
+        return self._destination / OWN_FOLDER / FETCHED / _plain(name)
 
     def consume(self, shard: Shard) -> None:
         """Note that a source shard is about to be removed."""
         entry = {"name": shard.name, "size": shard.size, "mtime_ns": shard.mtime_ns}
-        name = f"{_CONSUMED}/{_plain(shard.name)}.json"
+        name = f"{CONSUMED}/{_plain(shard.name)}.json"
         if not exists(self._destination / OWN_FOLDER / name):
             self._folder.write(name, render_json(entry))
 
     def keep(self, name: str, content: bytes) -> None:
         """Keep what a file is to hold at the end: an index is made from all headers, and some will be gone by then."""
         if self.kept(name) is None:
-            self._folder.write(f"{_KEPT}/{_plain(name)}", content)
+            self._folder.write(f"{KEPT}/{_plain(name)}", content)
 
     def kept(self, name: str) -> bytes | None:
         """What `keep` was given for a file, in this run or an earlier one."""
-        path = self._destination / OWN_FOLDER / _KEPT / _plain(name)
+        path = self._destination / OWN_FOLDER / KEPT / _plain(name)
         return path.read_bytes() if is_file(path) else None
 
     def complete(self) -> None:
@@ -296,7 +302,7 @@ class Journal:
         shutil.rmtree(folder)
 
     def _record_path(self, name: str) -> Path:
-        return self._destination / OWN_FOLDER / _RECORDS / f"{_plain(name)}.json"
+        return self._destination / OWN_FOLDER / RECORDS / f"{_plain(name)}.json"
 
     def _acquire(self, *, wait: bool) -> BinaryIO:
         """The lock file, locked until it is closed.
@@ -305,7 +311,7 @@ class Journal:
             FileNotFoundError: another process closed its run and removed the file, before this got it or after.
             EnvironmentFault: another process has it, and this one does not `wait`.
         """
-        path = self._destination / OWN_FOLDER / _LOCK
+        path = self._destination / OWN_FOLDER / LOCK
         held = path.open("r+b")
         try:
             if lock(held.fileno(), wait=wait) is False:
@@ -320,8 +326,8 @@ class Journal:
     def _make_folders(self) -> None:
         folder = self._destination / OWN_FOLDER
         try:
-            (folder / _RECORDS).mkdir(parents=True, exist_ok=True)
-            os.close(os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666))
+            (folder / RECORDS).mkdir(parents=True, exist_ok=True)
+            os.close(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -406,7 +412,7 @@ def _describe(run: Run) -> dict[str, Any]:
 
 def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
     """Size and time of every source shard that an interrupted run removed, by name."""
-    folder = destination / OWN_FOLDER / _CONSUMED
+    folder = destination / OWN_FOLDER / CONSUMED
     entries = [load_json(folder / name, name) for name in names_in(folder) if name.endswith(".json")]
     try:
         return {str(entry["name"]): (int(entry["size"]), int(entry["mtime_ns"])) for entry in entries}

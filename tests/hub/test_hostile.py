@@ -183,11 +183,11 @@ def test_settings_that_make_no_sense(hub: Hub, tmp_path: Path, variables: dict[s
 
 @pytest.mark.parametrize("command", ["stats", "expand", "convert"])
 @pytest.mark.parametrize("how", ["served", "in the cache"])
-@pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json", "hf_quant_config.json"])
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json", "generation_config.json"])
 def test_a_small_file_that_is_not_the_listed_one_is_not_used(
     hub: Hub, tmp_path: Path, command: str, how: str, file: str
 ) -> None:
-    if command == "stats" and file == "hf_quant_config.json":
+    if command == "stats" and file == "generation_config.json":
         pytest.skip("is not looked at")
     name = f"org/{NAME}" if command != "convert" else "org/nvfp4-csf-container"
     file = file if command != "convert" or file == "config.json" else "manifest.json"

@@ -1,0 +1,139 @@
+"""Places that are not what they look like: something else under the journal's names, hints that a system refuses."""
+
+import errno
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tests.building import tree
+from tests.commands import run
+
+Sample = Callable[[str], Path]
+Copied = Callable[..., Path]
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX files")
+
+
+def link_to_folder(path: Path, outside: Path) -> None:
+    path.symlink_to(outside)
+
+
+def link_to_file(path: Path, outside: Path) -> None:
+    path.symlink_to(outside / "victim")
+
+
+def dangling(path: Path, outside: Path) -> None:
+    path.symlink_to(outside / "not-there")
+
+
+def pipe(path: Path, outside: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path, outside: Path) -> None:
+    path.mkdir()
+
+
+def file(path: Path, outside: Path) -> None:
+    path.write_text("{}")
+
+
+def sock(path: Path, outside: Path) -> None:
+    here = Path.cwd()
+    os.chdir(path.parent)  # their names are short
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+    os.chdir(here)
+
+
+FILES = (".csf-tool/lock", ".csf-tool/journal.json", ".csf-tool.closing", ".csf-tool/complete", ".csf-tool/kept/x")
+FOLDERS = (".csf-tool", ".csf-tool/finished", ".csf-tool/consumed", ".csf-tool/kept", ".csf-tool/fetched")
+KINDS = {
+    **{(name, kind): "" for name in FILES for kind in (link_to_file, link_to_folder, dangling, pipe, sock)},
+    **{(name, folder): "" for name in FILES[:3]},
+    **{(name, kind): "" for name in FOLDERS for kind in (link_to_folder, link_to_file, dangling, pipe, file)},
+}
+
+
+@pytest.mark.parametrize("command", ["expand", "compress", "convert", "finish", "consume"])
+@pytest.mark.parametrize(("name", "kind"), KINDS, ids=str)
+def test_what_is_no_journal_is_refused(
+    copied: Copied, tmp_path: Path, name: str, kind: Callable[[Path, Path], None], command: str
+) -> None:
+    outside, out = tmp_path / "outside", tmp_path / "out"
+    outside.mkdir()
+    (outside / "victim").write_text('{"operation": "expand"}')
+    (out / name).parent.mkdir(parents=True)
+    kind(out / name, outside)
+    source = copied("nvfp4-dense" if command == "compress" else "nvfp4-csf-hf")
+    before = tree(outside), tree(source)
+    more = {"convert": ["--to", "container"], "consume": ["--consume-source", "--yes", "--device", "cpu"]}
+    verb = "expand" if command == "consume" else command
+    result = run(verb, source, out, *more.get(command, []))
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+    assert f"{out / name}: has the name of csf-tool's journal, and is none" in result.stderr
+    assert (tree(outside), tree(source)) == before
+    assert sorted(os.listdir(outside)) == ["victim"]
+    assert os.path.lexists(out / name)
+
+
+def test_a_link_named_like_a_partial_file_is_left_alone(sample: Sample, tmp_path: Path) -> None:
+    from csf_tool.disk.new_file import _partial_name, remove_abandoned
+
+    (tmp_path / "victim").write_text("")
+    path = tmp_path / _partial_name("x")
+    path.symlink_to("victim")
+    remove_abandoned(path)
+    assert path.is_symlink()
+
+
+HINTS = {
+    "posix_fadvise": "os.posix_fadvise",
+    "statvfs": "shutil.disk_usage",
+    "the cores": "os.sched_getaffinity",
+    "copy_file_range": "os.copy_file_range",
+    "flock": "fcntl.flock",
+    "attributes": "os.setxattr",
+    "fdatasync": "os.fdatasync",
+}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("hint", [*HINTS, "fsync of a folder"])
+def test_a_hint_that_is_refused_is_no_error(
+    sample: Sample, tmp_path: Path, hint: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    assert run("expand", sample("nvfp4-csf-hf"), tmp_path / "right").exit_code == 0
+    if hint in HINTS:
+        monkeypatch.setattr(HINTS[hint], refuse)
+    else:
+        fsync = os.fsync
+        monkeypatch.setattr("os.fsync", lambda fd: refuse() if Path(f"/proc/self/fd/{fd}").is_dir() else fsync(fd))
+    for more in ([], ["--drop-cache"], ["--keep-cache", "--jobs", "1"]):
+        result = run("expand", sample("nvfp4-csf-hf"), tmp_path / "out", *more)
+        assert result.exit_code == 0, result.output
+        assert tree(tmp_path / "out") == tree(tmp_path / "right")
+        shutil.rmtree(tmp_path / "out")
+    assert run("verify", sample("nvfp4-csf-hf"), "--drop-cache").exit_code == 0
+
+
+@pytest.mark.parametrize("call", ["rename", "replace"])
+def test_a_refused_rename_names_the_file(
+    sample: Sample, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Any, target: Any, **_: Any) -> NoReturn:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(f"os.{call}", refuse)
+    result = run("expand", sample("nvfp4-csf-hf"), tmp_path / "out", "--jobs", "1")
+    assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
+    assert "cannot be written: Operation not permitted" in result.stderr
+    assert "model-0000" in result.stderr or "journal.json" in result.stderr
