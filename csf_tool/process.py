@@ -25,8 +25,11 @@ INTERRUPTED = 130
 
 TRACEBACK_VARIABLE = "CSF_TOOL_TRACEBACK"
 
-COMMAND_BYTES = 96 << 20
+COMMAND_BYTES = 104 << 20
 """Address space that any command takes on top of its start: most of it numpy's, whose BLAS ends the process with 1."""
+
+_LIBRARY_BYTES = 64 << 20
+"""Address space without which a large library, or a thread, may find none."""
 
 _GRACE_SECONDS = 0.6
 """How long an interrupted command may tidy up. What it has not tidied up then, the next run does: as after a kill."""
@@ -100,11 +103,10 @@ def words_for(error: BaseException) -> str:
 
 
 def _is_shortage(error: BaseException) -> bool:
-    """Whether an error comes of too little memory: loaders and threads have but words for it."""
+    """Whether an error comes of too little memory: loaders and threads have no kind of their own for it."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    words = ("Cannot allocate memory", "failed to map segment", "can't start new thread", "cannot allocate memory")
-    return isinstance(error, ImportError | RuntimeError) and any(part in str(error) for part in words)
+    return isinstance(error, ImportError | RuntimeError) and not has_memory(_LIBRARY_BYTES)
 
 
 def has_memory(nbytes: int) -> bool:

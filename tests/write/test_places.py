@@ -78,7 +78,7 @@ def test_what_is_no_journal_is_refused(
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
     assert f"{out / name}: has the name of csf-tool's journal, and is none" in result.stderr
     assert (tree(outside), tree(source)) == before
-    assert sorted(os.listdir(outside)) == ["victim"]
+    assert [path.name for path in outside.iterdir()] == ["victim"]
     assert os.path.lexists(out / name)
 
 
