@@ -295,7 +295,7 @@ def mini_container(
     }
     files = files if metadata is None else metadata
     for name, data in files.items():
-        (root / "metadata").mkdir(exist_ok=True)
+        (root / "metadata" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "metadata" / name).write_bytes(data)
     index_hash = sha256(files["model.safetensors.index.json"]) if "model.safetensors.index.json" in files else None
     source = sum(row["source_file_bytes"] for row in written.rows)

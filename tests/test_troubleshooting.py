@@ -236,6 +236,7 @@ MESSAGES: dict[str, Output] = {
     "it shrank while it was read": shrinking,
     "NO FAULT FOUND, which proves little": verify(mini_hf),
     "no SHA-256 is recorded for …": lambda folder: run("identity", mini_hf(folder)).output,
+    "VERIFIED IN PART": verify(of(mini_container, lambda root: (root / "metadata" / "x.py").write_text("pass"))),
     "size-based: a copy of that size with other bytes has the same one": lambda folder: (
         run("identity", mini_hf(folder), "--by", "sizes").output
     ),
@@ -270,6 +271,7 @@ MESSAGES: dict[str, Output] = {
 
 NO_FAULTS = {
     "NO FAULT FOUND, which proves little",
+    "VERIFIED IN PART",
     "size-based: a copy of that size with other bytes has the same one",
 }
 """Messages that say how much was proved, and have no code."""

@@ -142,7 +142,7 @@ def strip_encoding(raw: bytes, name: str) -> bytes:
     Raises:
         CheckpointError: `raw` is not JSON.
     """
-    wanted = _without_encoding(parse_json(raw, name))
+    wanted = without_encoding(parse_json(raw, name))
     entry = rf'"{ENCODING_KEY}"\s*:\s*"{ENCODING}"'
     # Blanks before a comma are looked at once, from the first of them: a file may have a megabyte of them.
     text = re.sub(rf"(?<!\s)\s*+,\s*{entry}|{entry}\s*,\s*|{entry}", "", raw.decode("utf-8"))
@@ -154,11 +154,12 @@ def strip_encoding(raw: bytes, name: str) -> bytes:
     return json.dumps(wanted, indent=2, ensure_ascii=False).encode("utf-8") + b"\n"
 
 
-def _without_encoding(value: Any) -> Any:
+def without_encoding(value: Any) -> Any:
+    """A config's document without `weight_scale_encoding: csf`, at any depth."""
     if isinstance(value, dict):
-        return {key: _without_encoding(v) for key, v in value.items() if not (key == ENCODING_KEY and v == ENCODING)}
+        return {key: without_encoding(v) for key, v in value.items() if not (key == ENCODING_KEY and v == ENCODING)}
     if isinstance(value, list):
-        return [_without_encoding(v) for v in value]
+        return [without_encoding(v) for v in value]
     return value
 
 

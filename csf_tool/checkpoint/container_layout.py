@@ -51,6 +51,7 @@ class Container(Layout):
     shard_folder = TENSORS
     main_document = MANIFEST
     own_files = frozenset({MANIFEST, CONTRACT, VERIFICATION})
+    own_folder = RECEIPTS
     totals_in = frozenset({MANIFEST, VERIFICATION})
     identity_scheme = "lil-fp4-csf-v1"
     keeps_dense_files = True

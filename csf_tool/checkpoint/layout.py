@@ -92,6 +92,8 @@ class Layout:
     """The document that lists the shards and states the hashes of all files, so that its bytes stand for them."""
     own_files: ClassVar[frozenset[str]] = frozenset()
     """Files at the root that are the layout's and not the model's."""
+    own_folder: ClassVar[str] = ""
+    """A folder of such files."""
     totals_in: ClassVar[frozenset[str]] = frozenset()
     """Documents that state sums over all shards, and are at fault when one of these is gone on purpose."""
     identity_scheme: ClassVar[str] = "lil-fp4-csf-hf-v1"

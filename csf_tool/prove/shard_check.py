@@ -1,7 +1,7 @@
 """Checking one shard of a checkpoint: decode, hash and compare it in one pass over its bytes."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from csf_tool.checkpoint.container import ScaleReceipt
@@ -10,7 +10,7 @@ from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.names import SCALE_SUFFIXES
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
-from csf_tool.codec.formats import FORMATS
+from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.coded import CodedPlane
 from csf_tool.coders.decoder import Decoder
 from csf_tool.codes import Code
@@ -30,6 +30,8 @@ class Scope:
     theirs: dict[str, LogicalTensor]
     receipts: dict[str, ScaleReceipt]
     stored_hashes: set[str]
+    scale_formats: Mapping[str, CsfFormat]
+    """The format of every block scale of either side, by its name."""
     decoder: Decoder
     drop_cache: bool
 
@@ -221,7 +223,7 @@ class ShardCheck:
         if problem := mismatch(tensor, theirs):
             check.fail(problem, Code.REFERENCE_DIFFERS, tensor.stored_in, tensor.name)
             return []
-        check_dtype(check, tensor, theirs)
+        check_dtype(check, tensor, theirs, self._scope.scale_formats)
         return [Comparison(tensor, theirs, self._reference)]
 
     def _report_difference(self, tensor: LogicalTensor, comparisons: list[Comparison]) -> None:
@@ -263,11 +265,17 @@ class _InOrder:
         return found
 
 
-def check_dtype(check: Check, ours: LogicalTensor, theirs: LogicalTensor) -> None:
-    """Say that a tensor has another dtype than the reference's: a fault, unless both name the same block scales."""
+def check_dtype(
+    check: Check, ours: LogicalTensor, theirs: LogicalTensor, scale_formats: Mapping[str, CsfFormat]
+) -> None:
+    """Say that a tensor has another dtype than the reference's.
+
+    That is a fault, but for block scales in dtypes of their format.
+    """
     if ours.dtype != theirs.dtype:
         text = f"dtype is {ours.dtype}, the reference has {theirs.dtype}"
-        interchangeable = any({ours.dtype, theirs.dtype} <= set(fmt.dense_dtypes) for fmt in FORMATS)
+        fmt = scale_formats.get(ours.name)
+        interchangeable = fmt is not None and {ours.dtype, theirs.dtype} <= set(fmt.dense_dtypes)
         note = check.warn if interchangeable else check.fail
         note(text, Code.REFERENCE_DIFFERS, ours.stored_in, ours.name)
 

@@ -1,141 +1,205 @@
-"""Checking the files beside the shards: JSON must be JSON, and what a runtime reads must be what a reference has.
+"""Checking the files beside the shards: JSON must be JSON, and what a runtime may take must be what a reference has.
 
 Model cards, licences and pictures may differ: no runtime reads them.
 """
 
 import json
-import reprlib
-from pathlib import Path, PurePosixPath
-from typing import Any
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
-from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
+from csf_tool.checkpoint.config import CONFIG_FILES, without_encoding
+from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, MAP_KEY, find_index, read_index
+from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.names import parse_stream_name
-from csf_tool.checkpoint.problems import Problem, Severity
-from csf_tool.checkpoint.side_files import config_files, plain_files
+from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.codes import Code, Finding
-from csf_tool.disk.json_files import parse_json
-from csf_tool.disk.reader import MAX_JSON_BYTES, exists, is_file, read_document
+from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.disk.reader import CHUNK_BYTES, MAX_JSON_BYTES, RandomReader, file_size, is_file, is_folder, read_document
 from csf_tool.errors import CheckpointError
+from csf_tool.prove.beside import all_files, files_beside, folders_like_files, is_far
+from csf_tool.prove.compare import same_bytes
+from csf_tool.prove.json_values import Document, difference, parse_values
 
-MODEL_SUFFIXES = {".json", ".jinja", ".model", ".tiktoken", ".txt"}
-"""Endings of what runtimes read: configs, chat templates, tokenizers."""
-
-_ABSENT = object()
 _MISSING = Finding("missing; the reference has it", Code.REFERENCE_NAMES)
+_SURPLUS = Finding("the reference does not have it", Code.REFERENCE_NAMES)
 
 
 def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
-    """What is wrong with the files beside the shards by themselves: JSON that is none, and a config that is missing."""
-    found = []
-    known = {problem.file for problem in checkpoint.problems}
-    for path in _paths(checkpoint).values():
-        name = path.relative_to(checkpoint.root).as_posix()
-        if path.suffix == ".json" and name not in known and (fault := _json_fault(path)):
-            found.append(Problem(fault, Code.INVALID_JSON, name))
-    if checkpoint.layout.expects_config and not exists(checkpoint.root / CONFIG_FILES[0]):
+    """What is wrong with the files of a checkpoint by themselves.
+
+    Those that are no files, JSON that is none, and a config that is missing.
+    """
+    found = Problems()
+    known = {problem.file for problem in checkpoint.problems} | {shard.name for shard in checkpoint.shards}
+    beside = set(files_beside(checkpoint).values())
+    for name in all_files(checkpoint):
+        path = checkpoint.root / name
+        if name in known or is_far(checkpoint, name) or is_folder(path):  # a link to a folder is not looked into
+            continue
+        try:
+            nbytes = file_size(path, name)
+        except CheckpointError as error:
+            found.append(Problem.of(error))
+            continue
+        if name in beside and name.endswith(".json") and nbytes <= MAX_JSON_BYTES:
+            _check_json(found, path, name)
+    for name in folders_like_files(checkpoint):
+        found.warn("is a folder, and has a file's name: readers of such a file will not find it", Code.NOT_A_FILE, name)
+    layout = checkpoint.layout
+    for name in layout.left_out().get(Cause.UNPROVED_WEIGHTS, ()) if not is_file(checkpoint.path) else ():
+        if (checkpoint.root / name).parent == layout.model_root:
+            text = "a shard that no hash covers: readers that take every shard of a folder would take it"
+            found.error(text, Code.SHARD_NOT_IN_MANIFEST, name)
+    if layout.expects_config and not os.path.lexists(checkpoint.root / CONFIG_FILES[0]):
         text = "not there: nothing says what model this is, nor which modules have CSF streams"
-        found.append(Problem(text, Code.MISSING_FILE, CONFIG_FILES[0], severity=Severity.WARNING))
+        found.warn(text, Code.MISSING_FILE, CONFIG_FILES[0])
     return found
 
 
-def _paths(checkpoint: Checkpoint) -> dict[str, Path]:
-    """The files beside the shards, but for the index, by the names that the dense checkpoint gives them."""
-    return {file.name: file.path for file in config_files(checkpoint) + plain_files(checkpoint)}
-
-
-def _json_fault(path: Path) -> str | None:
-    """Why a file is no JSON. Others write NaN and the like: what is not used here is read less strictly."""
-    if not is_file(path) or path.stat().st_size > MAX_JSON_BYTES:
-        return None
+def _check_json(found: Problems, path: Path, name: str) -> None:
+    """Note why a file is no JSON. Others write NaN and the like: what is not used here is read less strictly."""
     try:
-        json.loads(path.read_bytes())
+        raw = read_document(path, name)
+        repeated = parse_values(raw, json.detect_encoding(raw)).repeated
     except (ValueError, RecursionError) as error:
-        return f"not valid JSON: {error}"
-    return None
+        found.error(f"not valid JSON: {error}", Code.INVALID_JSON, name)
+        return
+    if repeated:
+        found.warn(f"{repeated}: readers take the last, the first, or neither", Code.INVALID_JSON, name)
 
 
-def compare_side_files(checkpoint: Checkpoint, reference: Checkpoint) -> tuple[int, list[Problem]]:
-    """How many files of the reference were looked for, and which of them are missing or say something else.
+@dataclass
+class SideComparison:
+    """What came of holding the files beside the shards against a reference's.
 
-    The marks of CSF in configs do not count, nor does the way in which JSON is written.
+    `compared` are the paths of those whose content was compared, `files` is their number without the index.
     """
+
+    files: int = 0
+    compared: set[str] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def compare_side_files(
+    checkpoint: Checkpoint,
+    reference: Checkpoint,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    *,
+    shards_only: bool = False,
+) -> SideComparison:
+    """Hold every file that a runtime may take against the reference's of the same name, in both directions.
+
+    With `shards_only` nothing but the shards of checkpoints that are nested in these. The marks of CSF in configs do
+    not count, nor does the way in which JSON is written. What cannot be compared is left out of `compared`: of single
+    files nothing, of a repository what was not fetched.
+    """
+    found = SideComparison()
     if is_file(checkpoint.path) or is_file(reference.path):
-        return 0, []
+        return found
+    sides = checkpoint, reference
+    ours, theirs = (_wanted(files_beside(side), shards_only) for side in sides)
     folder = checkpoint.layout.model_root.relative_to(checkpoint.root)
-    ours, theirs = _paths(checkpoint), _model_files(reference)
-    problems = []
-    for name, path in theirs.items():
-        if difference := _difference(name, ours.get(name), path):
-            problems.append(Problem(*difference, (folder / name).as_posix()))
-    return len(theirs), problems + _index_problems(checkpoint, reference)
+    for name in sorted({*ours, *theirs} - {shard.name for side in sides for shard in side.shards}):
+        mine, other = ours.get(name), theirs.get(name)
+        if mine is None or other is None:
+            if mine is None or _is_complete(reference):
+                found.problems.append(Problem(*(_MISSING if mine is None else _SURPLUS), (folder / name).as_posix()))
+        elif not _is_left_out(checkpoint, mine) and not _is_left_out(reference, other):
+            found.files += 1
+            found.compared.add(mine)
+            if problem := _difference(name, checkpoint.root / mine, reference.root / other, on_bytes):
+                found.problems.append(Problem(*problem, mine))
+    if not shards_only:
+        _compare_indexes(found, checkpoint, reference)
+    return found
 
 
-def _model_files(reference: Checkpoint) -> dict[str, Path]:
-    """The files at the top of the reference that a runtime reads."""
-    return {
-        name: path
-        for name, path in _paths(reference).items()
-        if "/" not in name and PurePosixPath(name).suffix in MODEL_SUFFIXES
-    }
+def _wanted(files: dict[str, str], shards_only: bool) -> dict[str, str]:
+    return {name: path for name, path in files.items() if not shards_only or name.endswith(SHARD_SUFFIX)}
 
 
-def _difference(name: str, ours: Path | None, theirs: Path) -> Finding | None:
-    if ours is None or not is_file(ours):  # or a link to nothing
-        return _MISSING
-    mine, other = read_document(ours, name), read_document(theirs, name)
-    if mine == other:
+def _is_complete(reference: Checkpoint) -> bool:
+    """Whether what is not in it is nowhere: not so of a commit in the cache, when the Hub was not asked."""
+    return reference.hub is None or bool(reference.hub.files)
+
+
+def _is_left_out(checkpoint: Checkpoint, path: str) -> bool:
+    return is_far(checkpoint, path) or is_folder(checkpoint.root / path)
+
+
+def _difference(name: str, ours: Path, theirs: Path, on_bytes: Callable[[int], None]) -> Finding | None:
+    try:
+        mine = file_size(ours, name)
+    except CheckpointError:
+        return _MISSING  # or a link to nothing
+    try:
+        other = file_size(theirs, name)
+    except CheckpointError as error:
+        return Finding(f"in the reference: {error.problem}", error.code)
+    if mine == other and _is_same(name, ours, theirs, mine, on_bytes):
         return None
     try:
-        return _json_difference(_document(mine, name), _document(other, name))
+        if name.endswith(".json"):
+            return _json_difference(name, ours, theirs)
     except (ValueError, RecursionError, CheckpointError):
-        text = f"differs from the reference's: {len(mine)} bytes, {len(other)} there"
-        return Finding(text, Code.SIDE_FILE_DIFFERS)
+        pass
+    return Finding(f"differs from the reference's: {mine} bytes, {other} there", Code.SIDE_FILE_DIFFERS)
 
 
-def _document(raw: bytes, name: str) -> Any:
-    """What a JSON file says, the marks of CSF left out."""
-    return parse_json(strip_encoding(raw, name), name) if name in CONFIG_FILES else json.loads(raw)
+def _is_same(name: str, ours: Path, theirs: Path, nbytes: int, on_bytes: Callable[[int], None]) -> bool:
+    with RandomReader(ours, name) as mine, RandomReader(theirs, name) as other:
+        for at in range(0, nbytes, CHUNK_BYTES):
+            end = min(at + CHUNK_BYTES, nbytes)
+            if not same_bytes(memoryview(mine.read(at, end)), memoryview(other.read(at, end))):
+                return False
+            on_bytes(end - at)
+    return True
 
 
-def _json_difference(ours: Any, theirs: Any) -> Finding | None:
-    """Where two documents differ first."""
-    at = ""
-    while ours != theirs:
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            key = next(k for k in [*theirs, *ours] if ours.get(k, _ABSENT) != theirs.get(k, _ABSENT))
-            at = f"{at}.{key}" if at else key
-            ours, theirs = ours.get(key, _ABSENT), theirs.get(key, _ABSENT)
-        else:
-            text = f"differs from the reference's at {at or 'its top'}: {_value(ours)}, {_value(theirs)} there"
-            return Finding(text, Code.SIDE_FILE_DIFFERS)
-    return None
+def _json_difference(name: str, ours: Path, theirs: Path) -> Finding | None:
+    """Where two JSON files say something else, or leave open what they say."""
+    mine, other = (parse_values(read_document(path, name)) for path in (ours, theirs))
+    if repeated := mine.repeated or other.repeated:
+        return Finding(f"{'' if mine.repeated else 'in the reference: '}{repeated}", Code.INVALID_JSON)
+    if name in CONFIG_FILES:
+        return difference(without_encoding(mine.value), without_encoding(other.value))
+    if name.endswith(INDEX_SUFFIX) and "/" not in name and (_lists_streams(mine) or _lists_streams(other)):
+        return None  # the shards themselves say where a tensor is, and they have been compared
+    return difference(mine.value, other.value)
 
 
-def _value(value: Any) -> str:
-    return "nothing" if value is _ABSENT else reprlib.repr(value)
+def _lists_streams(index: Document) -> bool:
+    weight_map = index.value.get(MAP_KEY) if isinstance(index.value, dict) else None
+    return isinstance(weight_map, dict) and any(map(parse_stream_name, weight_map))
 
 
-def _index_problems(checkpoint: Checkpoint, reference: Checkpoint) -> list[Problem]:
+def _compare_indexes(found: SideComparison, checkpoint: Checkpoint, reference: Checkpoint) -> None:
     """The index against the reference's, where both are those of the same dense shards."""
     root, there = checkpoint.layout.model_root, reference.layout.model_root
     theirs = find_index(there)
     if theirs is None:
-        return []
+        return
     name = find_index(root)
     where = (root / (name or INDEX_NAME)).relative_to(checkpoint.root).as_posix()
     if name is None:
-        return [Problem(*_MISSING, where)] if len(checkpoint.shards) > 1 else []
+        found.problems += [Problem(*_MISSING, where)] if len(checkpoint.shards) > 1 else []
+        return
     try:
-        mine, other = read_index(root, name), read_index(there, theirs)
+        placed = [*read_index(root, name).weight_map, *read_index(there, theirs).weight_map]
+        mine, other = (parse_values(read_document(path, where)) for path in (root / name, there / theirs))
     except CheckpointError as error:
-        return [Problem(f"cannot be compared with the reference's: {error}", error.code, where)]
-    if any(map(parse_stream_name, [*mine.weight_map, *other.weight_map])):
-        return []  # the shards themselves say where a tensor is, and they have been compared
-    same_shards = {shard.file for shard in checkpoint.shards} == {shard.file for shard in reference.shards}
-    difference = _json_difference(mine.document, other.document) if same_shards else None
-    return [Problem(*difference, where)] if difference else []
+        text = f"cannot be compared with the reference's: {error}"
+        found.problems.append(Problem(text, error.code, where))
+        return
+    if any(map(parse_stream_name, placed)):
+        return  # the shards themselves say where a tensor is, and they have been compared
+    if {shard.file for shard in checkpoint.shards} == {shard.file for shard in reference.shards}:
+        found.compared.add(where)
+        if problem := difference(mine.value, other.value):
+            found.problems.append(Problem(*problem, where))
 
 
 def compare_formats(checkpoint: Checkpoint, reference: Checkpoint) -> list[Problem]:

@@ -1,24 +1,18 @@
 """Checking the stored files by every hash that somebody gives for one of them: published with it, or in a list."""
 
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from csf_tool.checkpoint.hash_list import HashList
-from csf_tool.checkpoint.layout import Cause, is_licence
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, errors, warnings
-from csf_tool.checkpoint.published import SUMS_FILES, damaged_evidence, mixed_revisions
+from csf_tool.checkpoint.published import damaged_evidence, mixed_revisions
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash, hash_faults
-from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.own_files import is_own
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError
-from csf_tool.prove.side_check import MODEL_SUFFIXES
 from csf_tool.prove.verdict import Check, StoredCheck
 from csf_tool.text import count
-
-_READ_SUFFIXES = {*MODEL_SUFFIXES, SHARD_SUFFIX, ".py", ".bin"}
 
 
 def check_stored(
@@ -28,10 +22,11 @@ def check_stored(
     listed: HashList | None,
     digests: Mapping[str, str],
     shards: list[str],
-) -> None:
+) -> set[str]:
     """Compare the hash of every file for which one is `known`; the check is skipped if one of `shards` has none.
 
-    `listed` is the list that some of them are of. `digests` are the SHA-256 of files that have been read already.
+    `listed` is the list that some of them are of. `digests` are the SHA-256 of files that have been read already. Gives
+    the files that were compared.
     """
     here: dict[str, list[PublishedHash]] = {}
     for entry in known:
@@ -48,6 +43,7 @@ def check_stored(
         check.skip(f"no {'hash' if listed else 'published hash'} for {count(len(bare), 'shard')}, as {bare[0]}")
     else:
         _tell_apart(check, here, listed, shards)
+    return set(here)
 
 
 def _tell_apart(
@@ -63,18 +59,6 @@ def _tell_apart(
     if listed and not published.issuperset(shards):
         check.list_name, check.maker = listed.name, listed.maker or ""
     check.note = "; ".join(filter(None, (check.published, check.listed)))
-
-
-def files_without_hash(checkpoint: Checkpoint, known: list[PublishedHash]) -> list[str]:
-    """The files beside the shards that a reader of the folder may take, and for which no hash is known."""
-    if is_file(checkpoint.path):
-        return []
-    layout = checkpoint.layout
-    there = {path.relative_to(checkpoint.root).as_posix() for path in layout.model_files().values()}
-    there |= layout.left_out().get(Cause.UNPROVED_WEIGHTS, set())
-    there -= {entry.file for entry in known} | {shard.name for shard in checkpoint.shards} | set(SUMS_FILES)
-    is_read = [name for name in there if PurePosixPath(name).suffix in _READ_SUFFIXES]
-    return sorted(name for name in is_read if not is_licence(name) and not is_own(name))
 
 
 def _is_far(checkpoint: Checkpoint, file: str, digests: Mapping[str, str]) -> bool:

@@ -6,7 +6,11 @@ from enum import StrEnum
 from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codes import Code
+from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.text import count
+
+_SHOWN = 20
+"""How many files the last line names of those that nothing was said of."""
 
 
 class Status(StrEnum):
@@ -67,15 +71,13 @@ class StoredCheck(Check):
     """The check of stored bytes, which hashes of two kinds speak of: published ones, and a list that the user gave.
 
     `published` and `listed` say of how many files, by what. `list_name` is that list if not every shard is as
-    published without it, and `maker` who made it, as it says itself; `unhashed` are files beside the shards for which
-    there is no hash.
+    published without it, and `maker` who made it, as it says itself.
     """
 
     published: str = ""
     listed: str = ""
     list_name: str = ""
     maker: str = ""
-    unhashed: list[str] = field(default_factory=list)
 
     @property
     def proved(self) -> str:
@@ -95,13 +97,8 @@ class StoredCheck(Check):
             why = f"{self.list_name} is a list that was given{maker}"
         elif self.skipped:
             why = self.note
-        found = []
-        if not self.holds or self.list_name:
-            found.append(f"that the stored bytes are the published ones ({why})")
-        if self.holds and self.unhashed:
-            files = count(len(self.unhashed), "file")
-            found.append(f"what {files} beside the shards should hold, as {self.unhashed[0]} (no hash)")
-        return found
+        is_open = not self.holds or self.list_name
+        return [f"that the stored bytes are the published ones ({why})"] if is_open else []
 
 
 @dataclass
@@ -136,6 +133,11 @@ class Verified(Checks):
     """Of all files, where it was asked for and nothing failed."""
     unfetched: int = 0
     """Tensors of both sides whose bytes were not compared, because they would have had to be fetched."""
+    uncovered: list[str] = field(default_factory=list)
+    """Files beside the shards that a runtime may take, and that neither a hash nor the reference has shown right."""
+    uncompared: list[str] = field(default_factory=list)
+    """Such files that were not compared with the reference, whether or not a hash covers them."""
+    why_uncompared: str = ""
 
     @property
     def ok(self) -> bool:
@@ -153,7 +155,7 @@ class Verified(Checks):
         statements = []
         if self.structure.holds and self.quick:
             statements.append("headers, names and sizes agree")
-        if self.structure.holds and self.streams.holds and self.decode.holds:
+        if self.structure.holds and self.streams.holds and self.decode.holds and self.decode.checked:
             statements.append(f"{count(self.decode.checked, 'plane')} well-formed and decodable")
         if self.stored.holds:
             statements.append(self.stored.proved)
@@ -161,6 +163,9 @@ class Verified(Checks):
             statements.append(f"the decoded bytes are the source's ({self.source.note})")
         if self.reference.holds:
             what = "every block scale" if self.unfetched else "every tensor"
+            checked, there = self.shards
+            if checked < there or any(name.endswith(SHARD_SUFFIX) for name in self.uncompared):
+                what += " of the shards that were compared"
             statements.append(f"{what} equals {self.against}")
         return statements
 
@@ -174,4 +179,16 @@ class Verified(Checks):
         if self.unfetched:
             what = f"that {count(self.unfetched, 'other tensor')} equal {self.against}"
             statements.append(f"{what} (not fetched; --all-tensors fetches them)")
+        if self.reference.holds and self.uncompared:
+            why = f" ({self.why_uncompared})" if self.why_uncompared else ""
+            statements.append(f"that {_some(self.uncompared)} equal {self.against}{why}")
+        elif self.uncovered and (self.source.holds or self.stored.holds):
+            files = count(len(self.uncovered), "file")
+            statements.append(f"what {files} beside the shards should hold, as {_some(self.uncovered)} (no hash)")
         return statements
+
+
+def _some(names: list[str]) -> str:
+    """The first of some files, and how many more there are."""
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {count(len(names) - _SHOWN, 'other file')}" if len(names) > _SHOWN else shown

@@ -14,16 +14,18 @@ from csf_tool.checkpoint.logical import LogicalShard, logical_tensors, original_
 from csf_tool.checkpoint.model import Checkpoint, Plane, Shard
 from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.checkpoint.published import hash_list, known_origin, published_hashes
+from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import Decoder, NumpyDecoder
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress, SharedProgress
+from csf_tool.prove.beside import FETCHED_SUFFIXES, is_far, unclaimed_files
 from csf_tool.prove.compare import mismatch
 from csf_tool.prove.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
-from csf_tool.prove.side_check import MODEL_SUFFIXES, check_side_files, compare_formats, compare_side_files
-from csf_tool.prove.stored_check import check_stored, files_without_hash
+from csf_tool.prove.side_check import check_side_files, compare_formats, compare_side_files
+from csf_tool.prove.stored_check import check_stored
 from csf_tool.prove.verdict import Verified
 from csf_tool.running.forked import Work, may_fork, run_forked
 from csf_tool.running.jobs import default_jobs, local_executor, run_jobs
@@ -64,7 +66,8 @@ def verify(
     `against` is a reference whose dense tensors must be the same, byte for byte.
 
     Raises:
-        UsageError: no shard is called as `only` says, or `listed` is of another checkpoint.
+        UsageError: no shard is called as `only` says, `listed` is of another checkpoint, or `against` is the
+            checkpoint itself.
         EnvironmentFault: the system cannot read.
     """
     return _Verification(checkpoint, against, decoder, progress, options or VerifyOptions()).run()
@@ -91,16 +94,21 @@ class _Verification:
         self._names = {shard.name for shard in self._shards}
         if options.listed:
             _require_same_origin(checkpoint, options.listed)
+        if against:
+            _require_another(checkpoint, against)
         self._tensors = logical_tensors(checkpoint)
         self._theirs = logical_tensors(against) if against else {}
         self._fetched = self._names_fetched()
         for side in filter(None, (checkpoint, against)):
-            side.fetch_side_files(MODEL_SUFFIXES)
+            side.fetch_side_files(FETCHED_SUFFIXES)
         self._receipts = checkpoint.layout.scale_receipts
         self._hashed_planes = 0
         self._rebuilt_shards = 0
         self._uncompared = 0
         self._stored_digests: dict[str, str] = {}
+        self._vouched: set[str] = set()
+        self._compared: set[str] = set()
+        self._unclaimed = [] if options.quick else unclaimed_files(checkpoint)
         self.result = Verified(
             path=checkpoint.label,
             kind=checkpoint.kind,
@@ -125,6 +133,7 @@ class _Verification:
         self._conclude_source()
         self._conclude_reference()
         self._note_planes()
+        self._note_uncovered()
         if self._options.save_hashes and self.result.ok:
             self.result.hashes = hash_list(self._checkpoint, self._options.save_hashes, self._stored_digests)
         return self.result
@@ -199,7 +208,9 @@ class _Verification:
 
     def _bytes_to_read(self, shards: list[LogicalShard], published: list[PublishedHash]) -> int:
         hashed = {entry.file for entry in published} | (self._names if self._options.save_hashes else set())
-        return sum(
+        beside = self._unclaimed if self._against and not self._options.only else ()
+        sizes = (path.stat().st_size for path in map(self._checkpoint.root.joinpath, beside) if is_file(path))
+        return sum(sizes) + sum(
             tensor.nbytes
             for shard in shards
             for tensor in shard.tensors
@@ -212,7 +223,8 @@ class _Verification:
         hashed |= self._names if self._options.save_hashes else set()
         fetched = self._theirs.keys() if self._fetched is None else self._fetched
         theirs = {name: tensor for name, tensor in self._theirs.items() if name in fetched}
-        scope = Scope(theirs, self._receipts, hashed, self._decoder, self._options.drop_cache)
+        formats = self._scale_formats()
+        scope = Scope(theirs, self._receipts, hashed, formats, self._decoder, self._options.drop_cache)
         found: dict[int, ShardFindings] = {}  # by number: what a damaged receipt left out has its shard's name again
         self._run_jobs(len(shards), lambda i, on_bytes: ShardCheck(shards[i], scope, on_bytes).run(), found.__setitem__)
         for i in range(len(shards)):
@@ -245,9 +257,8 @@ class _Verification:
 
     def _check_stored(self, published: list[PublishedHash]) -> None:
         shards = [shard.name for shard in self._shards] + ([] if self._options.only else self._checkpoint.lacking)
-        check, listed = self.result.stored, self._options.listed
-        check_stored(check, self._checkpoint, published, listed, self._stored_digests, shards)
-        check.unhashed = [] if self._options.only else files_without_hash(self._checkpoint, published)
+        check, listed, digests = self.result.stored, self._options.listed, self._stored_digests
+        self._vouched = check_stored(check, self._checkpoint, published, listed, digests, shards)
 
     def _conclude_source(self) -> None:
         check = self.result.source
@@ -282,15 +293,17 @@ class _Verification:
         files = 0
         if not self._options.tensors_only:
             check.failures += compare_formats(self._checkpoint, self._against)
-        if not self._options.tensors_only and not self._options.only:
-            files, problems = compare_side_files(self._checkpoint, self._against)
-            check.failures += problems
-        beside = f", and {count(files, 'file')} beside the shards" if files else ""
-        check.note = f"bytes of every tensor of {self._against.label}{beside}"
+        if not self._options.only:
+            shards_only, on_bytes = self._options.tensors_only, self._progress.advance
+            beside = compare_side_files(self._checkpoint, self._against, on_bytes, shards_only=shards_only)
+            check.failures += beside.problems
+            files, self._compared = beside.files, beside.compared
+        others = f", and {count(files, 'file')} beside the shards" if files else ""
+        check.note = f"bytes of every tensor of {self._against.label}{others}"
         if self._fetched is not None:
             self._shapes_against(self._fetched)
             check.note = (
-                f"bytes of the block scales of {self._against.label}{beside}; names, dtypes and shapes of "
+                f"bytes of the block scales of {self._against.label}{others}; names, dtypes and shapes of "
                 f"{count(self.result.unfetched, 'other tensor')} (--all-tensors fetches their bytes)"
             )
         check.failures.sort(key=lambda problem: (problem.file, problem.tensor))
@@ -315,7 +328,31 @@ class _Verification:
             if problem := mismatch(ours, theirs):
                 self.result.reference.fail(problem, Code.REFERENCE_DIFFERS, ours.stored_in, name)
             else:
-                check_dtype(self.result.reference, ours, theirs)
+                check_dtype(self.result.reference, ours, theirs, self._scale_formats())
+
+    def _scale_formats(self) -> dict[str, CsfFormat]:
+        """The format of every block scale of either side, stored dense or not."""
+        if self._against is None:
+            return {}
+        tables = [table for side in (self._checkpoint, self._against) for table in (side.dense_table, side.plane_table)]
+        return {
+            name: table.kinds[kind].fmt
+            for table in tables
+            for name, kind in zip(table.names, table.kind_of, strict=True)
+        }
+
+    def _note_uncovered(self) -> None:
+        """Note the files that neither a hash nor the reference has shown to be right, and why."""
+        result, options = self.result, self._options
+        uncompared = [name for name in self._unclaimed if name not in self._compared]
+        result.uncovered = [name for name in uncompared if name not in self._vouched]
+        result.uncompared = uncompared if self._against else []
+        if options.only:
+            result.why_uncompared = "--only reads shards alone"
+        elif options.tensors_only:
+            result.why_uncompared = "--tensors-only leaves them out"
+        elif any(is_far(self._checkpoint, name) for name in uncompared):
+            result.why_uncompared = "not fetched"
 
 
 def _chosen(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:
@@ -329,6 +366,22 @@ def _chosen(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:
 
 def _fits(shard: Shard, glob: str) -> bool:
     return fnmatchcase(shard.name, glob) or fnmatchcase(shard.file, glob)
+
+
+def _require_another(checkpoint: Checkpoint, against: Checkpoint) -> None:
+    """Refuse a reference whose shards are those of the checkpoint: whatever they hold, they equal themselves."""
+    as_files = is_file(checkpoint.path) or is_file(against.path)
+    mine, theirs = (_places(side, as_files) for side in (checkpoint, against))
+    if mine & theirs or (checkpoint.hub and checkpoint.is_remote and checkpoint.label == against.label):
+        problem = f"--against {against.label}: is the checkpoint itself, which proves nothing: give another copy"
+        raise UsageError(problem)
+
+
+def _places(checkpoint: Checkpoint, as_files: bool) -> set[tuple[int, int]]:
+    """The shards here, or their folders, as the system knows them by whatever path: by device and number."""
+    here = [shard.path for shard in checkpoint.shards if not shard.remote]
+    found = (path.stat() for path in ({*here} if as_files else {path.parent for path in here}))
+    return {(status.st_dev, status.st_ino) for status in found}
 
 
 def _require_same_origin(checkpoint: Checkpoint, listed: HashList) -> None:

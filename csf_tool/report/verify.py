@@ -76,20 +76,23 @@ def _last_line(verified: Verified) -> Text:
 
 def _verdict(verified: Verified) -> tuple[str, str]:
     """The verdict in a few words, and their style."""
+    in_part, shade = (" IN PART", "yellow") if verified.uncovered else ("", "green")
     failed = [check.name for check in verified.checks if check.status is Status.FAILED]
     if failed:
         head, style = f"FAILED: {', '.join(failed)}.", "bold red"
     elif verified.quick:
         head, style = "NO FAULT FOUND in headers and sizes; no data was read.", "yellow"
     elif verified.source.holds or verified.reference.holds:
-        head, style = "VERIFIED.", "green"
+        head, style = f"VERIFIED{in_part}.", shade
     elif verified.stored.holds and verified.stored.list_name:
         name = escape(verified.stored.list_name)
-        head, style = f"VERIFIED AS LISTED in {name}; what the original was, nothing here says.", "green"
+        head, style = f"VERIFIED AS LISTED in {name}{in_part}; what the original was, nothing here says.", shade
     elif verified.stored.holds:
-        head, style = "VERIFIED AS PUBLISHED; what the original was, nothing here says.", "green"
-    else:
+        head, style = f"VERIFIED AS PUBLISHED{in_part}; what the original was, nothing here says.", shade
+    elif verified.decode.checked:
         head, style = "NO FAULT FOUND, which proves little: a zeroed stream is well-formed too.", "yellow"
+    else:
+        head, style = "NO FAULT FOUND, which proves little: nothing here says what the bytes should be.", "yellow"
     checked, total = verified.shards
     if checked < total:
         head += f" Only {checked} of {total} shards were looked at."

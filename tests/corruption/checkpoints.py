@@ -27,6 +27,7 @@ from tests.building import (
     model,
     recipes_config,
     sha256,
+    shard_bytes,
     without_receipts,
     write_hf,
     write_shard,
@@ -39,7 +40,12 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 DOWNLOAD_NOTES = ".cache/huggingface/download"
 SUMS = "SHA256SUMS"
-MODEL_FILES = ("config.json", "hf_quant_config.json", "generation_config.json", "tokenizer.json")
+CODE, TEMPLATE, ADAPTER = "modeling_mini.py", "chat_template.jinja", "adapter_config.json"
+DRAFT = "draft/model.safetensors"
+"""The shard of a checkpoint that is nested in the model's."""
+MODEL_FILES = (
+    "config.json", "hf_quant_config.json", "generation_config.json", "tokenizer.json", CODE, TEMPLATE, ADAPTER,
+)  # fmt: skip
 """What a runtime reads beside shards and index."""
 
 
@@ -111,12 +117,24 @@ def side_files(codec: Codec, revision: int, *, csf: bool) -> dict[str, bytes]:
         algorithm = {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": "FP8" if revision else "NONE"}
         documents["hf_quant_config.json"] = {"quantization": {**algorithm, "quantized_layers": quantized}}
     files = {name: json.dumps(document, indent=1).encode() for name, document in documents.items()}
-    return {**files, "README.md": f"# Mini\n\nRevision {revision}.\n".encode()}
+    draft = Tensor("draft.weight", "BF16", (8,), random.Random(revision).randbytes(16))
+    return {
+        **files,
+        CODE: f"REVISION = {revision}\n".encode(),
+        "draft/config.json": json.dumps({"model_type": "draft", "hidden_size": 8 + revision}).encode(),
+        DRAFT: shard_bytes([draft], {"format": "pt"}),
+        "README.md": f"# Mini\n\nRevision {revision}.\n".encode(),
+    }
 
 
 def _write_files(root: Path, files: dict[str, bytes]) -> None:
     for name, data in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_bytes(data)
+
+
+def _files_in(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
 
 
 def hf(root: Path, revision: int) -> Path:
@@ -152,18 +170,17 @@ def hub_cache(root: Path, revision: int) -> Path:
     """Hugging Face layout in a Hub cache: links into blobs that are named after their hashes."""
     snapshot = hf(root / SNAPSHOT, revision)
     (root / "blobs").mkdir()
-    for path in sorted(snapshot.iterdir()):
+    for path in _files_in(snapshot):
         blob = root / "blobs" / etag(path)
         path.rename(blob)
-        path.symlink_to(Path("../../blobs") / blob.name)
+        path.symlink_to(Path(*[".."] * len(path.relative_to(root).parts[1:]), "blobs", blob.name))
     return root
 
 
 def downloaded(root: Path, revision: int) -> Path:
     """Hugging Face layout as `hf download --local-dir` leaves it: a note of commit and ETag for every file."""
-    files = sorted(hf(root, revision).iterdir())
-    for path in files:
-        note = root / DOWNLOAD_NOTES / f"{path.name}.metadata"
+    for path in _files_in(hf(root, revision)):
+        note = root / DOWNLOAD_NOTES / f"{path.relative_to(root).as_posix()}.metadata"
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(f"{str(revision) * 40}\n{etag(path)}\n1767225600.0\n")
     return root
@@ -171,7 +188,8 @@ def downloaded(root: Path, revision: int) -> Path:
 
 def with_sums(root: Path, revision: int) -> Path:
     """Hugging Face layout with a SHA256SUMS file over everything."""
-    lines = [f"{sha256(path.read_bytes())}  {path.name}\n" for path in sorted(hf(root, revision).iterdir())]
+    files = _files_in(hf(root, revision))
+    lines = [f"{sha256(path.read_bytes())}  {path.relative_to(root).as_posix()}\n" for path in files]
     (root / SUMS).write_text("".join(lines))
     return root
 

@@ -1,13 +1,14 @@
 """Every damage of the matrix: at which place of a checkpoint, of what sort, and how it is done to a copy."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tests.building import MXFP4, Tensor, change_json, raw_file, shard_bytes, shard_name, span
-from tests.corruption.checkpoints import DOWNLOAD_NOTES, INDEX, SHARDS, SUMS, Kind
+from tests.corruption.checkpoints import ADAPTER, CODE, DOWNLOAD_NOTES, DRAFT, INDEX, SHARDS, SUMS, TEMPLATE, Kind
 
 Span = tuple[str, int, int]
 """A range of a file: its path, begin and end."""
@@ -362,7 +363,42 @@ def _in_model_files(kind: Kind) -> Iterator[Case]:
         yield from in_file("hf_quant_config.json", recipes)
     yield from in_file("generation_config.json", {"bit flip in a number": ('"top_k": 2', 10)})
     yield from in_file("tokenizer.json", {"bit flip in a number": ('"b": ', 5)})
+    yield from in_file(CODE, {"bit flip": ("REVISION", 0)})
+    yield from in_file(DRAFT, {"bit flip in its data": ("draft.weight", 70)})
+    yield from in_file("draft/config.json", {"bit flip in a number": ('"hidden_size": ', 15)})
+    yield from _in_values(f"{folder}tokenizer.json")
     yield from in_file("README.md", {"bit flip": ("Mini", 0)})
+    for name in ("tokenizer.json", "README.md"):
+        yield Case(f"`{name}`", "a pipe in its place", _replace_by_pipe(folder + name))
+    for name, data in ((TEMPLATE, b"{{ x }}"), (ADAPTER, b"{}")):
+        yield Case(SURPLUS, f"`{name}`", _add(folder + name, data))
+
+
+SURPLUS = "a file that the original lacks"
+"""The place of files that were added."""
+
+
+def _in_values(name: str) -> Iterator[Case]:
+    """JSON that Python takes for equal, and other readers do not."""
+
+    def spelt(new: str) -> Do:
+        return lambda s: s.change(name, lambda raw: raw.__setitem__(slice(None), raw.replace(b'"a": 0', new.encode())))
+
+    yield Case("`tokenizer.json`", "a number becomes a float", spelt('"a": 0.0'))
+    yield Case("`tokenizer.json`", "a number becomes `false`", spelt('"a": false'))
+    yield Case("`tokenizer.json`", "a key stands twice", spelt('"a": 3, "a": 0'))
+
+
+def _add(name: str, data: bytes) -> Do:
+    return lambda s: (s.root / name).write_bytes(data)
+
+
+def _replace_by_pipe(name: str) -> Do:
+    def replace_it(site: Site) -> None:
+        (site.root / name).unlink()
+        os.mkfifo(site.root / name)
+
+    return replace_it
 
 
 def _exchange_in_index(site: Site, folder: str) -> None:
@@ -388,8 +424,23 @@ def _in_container(kind: Kind) -> Iterator[Case]:
         "bit flip in `schema`": ('"schema": "lil', 12),
         "bit flip in a key": ('"target_sha256"', 4),
     })  # fmt: skip
+    place, config = "`manifest.json`", "config.json"
+    yield Case(place, "without `metadata_sha256`", _edit("manifest.json", lambda m: m.pop("metadata_sha256")))
+    yield Case(
+        place, f"without the hash of `{config}`", _edit("manifest.json", lambda m: m["metadata_sha256"].pop(config))
+    )
     if kind.has_receipts:
         yield from _beside_receipts(kind)
+        shard = _shards(kind)[0]
+        yield Case(
+            SURPLUS,
+            "a shard in `metadata/`",
+            lambda s: (s.root / "metadata" / "more.safetensors").write_bytes((s.root / shard).read_bytes()),
+        )
+
+
+def _edit(name: str, change: Callable[[dict[str, Any]], object]) -> Do:
+    return lambda s: change_json(s.root / name, change)
 
 
 def _beside_receipts(kind: Kind) -> Iterator[Case]:

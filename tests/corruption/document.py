@@ -75,6 +75,9 @@ _GROUPS = {
     "the index": (f"`{kinds.INDEX}`",),
     "`config.json`, `hf_quant_config.json`": ("`config.json`", "`hf_quant_config.json`"),
     "`tokenizer.json`, `generation_config.json`": ("`tokenizer.json`", "`generation_config.json`"),
+    "code, nested checkpoints, files that were added": (
+        f"`{kinds.CODE}`", f"`{kinds.DRAFT}`", "`draft/config.json`", "a file that the original lacks",
+    ),
     "`README.md`, which no runtime reads": ("`README.md`",),
     "a container's own files": ("`manifest.json`", "`build-contract.json`", "a receipt", "`verification.json`"),
     "the hashes beside a checkpoint": ("links of a Hub cache", "a note of `hf download`", f"`{kinds.SUMS}`"),

@@ -92,6 +92,7 @@ def _verify(ran: Ran, good: Ran) -> str:
     failed = [name for name, status in found.items() if status == "failed"]
     assert bool(failed) == (ran.code == 1)
     other = [f"({name} {status})" for name, status in found.items() if status != usual[name]]
+    other += ["(in part)"] if "IN PART" in ran.verdict and "IN PART" not in good.verdict else []
     return ", ".join(failed or other) or NOTHING
 
 

@@ -20,6 +20,7 @@ from tests.building import (
     matrix,
     mini_container,
     recipes_config,
+    shard_bytes,
     shard_name,
     write_hf,
 )
@@ -95,6 +96,7 @@ def build(spec: Spec) -> Case:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_hf(root / "reference", dense, config=_config(spec, csf=False))
+        _put(root / "reference", _BESIDE if spec.kind in ("hf", "container", "dense") else {})
         _write(root / "source", spec, codec, dense)
         source, reference = read(root / "source"), read(root / "reference")
     tensors = {t.name: Stored(t.dtype, t.shape, t.data) for shard in dense.values() for t in shard}
@@ -143,6 +145,21 @@ def _golden_streams(codec: Codec, tensors: list[Tensor], *, two_d: bool) -> list
     return stored
 
 
+_BESIDE = {
+    "tokenizer.json": b'{"a": 1, "b": [true, 0, "1"]}',
+    "modeling_mini.py": b"pass\n",
+    "draft/config.json": b'{"a": 1}',
+    "draft/model.safetensors": shard_bytes([Tensor("draft.weight", "BF16", (2,), b"\1\2\3\4")]),
+}
+"""What lies beside the shards of a checkpoint and of its reference."""
+
+
+def _put(root: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(data)
+
+
 def _config(spec: Spec, *, csf: bool) -> dict[str, object]:
     config = recipes_config(spec.shards, csf=csf)
     quantization = config["quantization_config"]
@@ -156,11 +173,11 @@ def _config(spec: Spec, *, csf: bool) -> dict[str, object]:
 def _write(root: Path, spec: Spec, codec: Codec, dense: dict[str, list[Tensor]]) -> None:
     if spec.kind == "dense":
         write_hf(root, dense, config=_config(spec, csf=False), index=spec.with_index)
+        _put(root, _BESIDE)
     elif spec.kind == "container":
         documents = {"config.json": _config(spec, csf=False), "model.safetensors.index.json": index_of(dense)}
         files = {name: json.dumps(document).encode() for name, document in documents.items()}
-        files["tokenizer.json"] = b"{}"
-        mini_container(root, codec, content=dense, metadata=files, two_d=spec.two_d)
+        mini_container(root, codec, content=dense, metadata=files | _BESIDE, two_d=spec.two_d)
     elif spec.kind == "home-made":
         home_made(root, codec, content=dense, two_d=spec.two_d)
     else:
@@ -178,7 +195,7 @@ def _write(root: Path, spec: Spec, codec: Codec, dense: dict[str, list[Tensor]])
         if single:
             next(root.glob("*.safetensors")).rename(root / "model.safetensors")
         else:
-            (root / "tokenizer.json").write_bytes(b"{}")
+            _put(root, _BESIDE)
 
 
 def _split(stored: dict[str, list[Tensor]]) -> None:

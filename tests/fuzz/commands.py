@@ -1,12 +1,13 @@
 """Running commands on a folder that may be anything, and what must hold whatever it is."""
 
 import hashlib
+import json
 import os
 import signal
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ COMMANDS = {
     "verify by a list in seconds": "verify SOURCE --manifest LIST --quick --json",
     "verify against": "verify SOURCE --against REFERENCE --tensors-only --device cpu --jobs 2",
     "verify the reference against": "verify REFERENCE --against SOURCE --tensors-only --device cpu --jobs 2",
+    "verify against everything": "verify SOURCE --against REFERENCE --device cpu --jobs 2",
     "expand": "expand SOURCE DEST --device cpu --jobs 2",
     "expand part": "expand SOURCE DEST --shards 1/2 --device cpu --json",
     "finish": "finish SOURCE DEST",
@@ -169,6 +171,8 @@ def _hold_to_its_word(place: Workplace, name: str, source: Path) -> None:
             assert all(hashlib.sha256((place.source / n).read_bytes()).hexdigest() == d for n, d in listed.items())
     elif "against" in name:
         _same(logical_tensors(source), logical_tensors(place.reference))
+        if name == "verify against everything" and source.is_dir():  # a file has nothing beside it
+            assert _beside(source) == _beside(place.reference)
     elif name in ("expand", "compress", "compress all"):
         written = _written(place, source)
         _same(logical_tensors(place.destination, written), logical_tensors(source))
@@ -205,6 +209,36 @@ def right_hashes(path: Path) -> dict[str, str]:
                 name = name[2:]
             assert found.setdefault(name, digest.lower()) == digest.lower(), f"{name} has two digests"
     return found
+
+
+def _beside(root: Path) -> dict[str, object]:
+    """What the files say that a runtime takes beside the shards."""
+    model = root / "metadata" if (root / "manifest.json").exists() and (root / "metadata").is_dir() else root
+    ours = {*shard_names(root), "model.safetensors.index.json", "manifest.json", "build-contract.json"}
+    paths = {path.relative_to(model).as_posix(): path for path in model.rglob("*") if path.is_file()}
+    taken = {n: p for n, p in paths.items() if n.endswith((".json", ".jinja", ".py", ".bin", ".safetensors"))}
+    plain = {n: p for n, p in taken.items() if n not in ours and not f"/{n}".count("/.") and "index.json" not in n}
+    own = ("tensors/", "receipts/", "verification.json") if model == root else ()
+    return {n: _said(p) for n, p in plain.items() if not n.startswith(own)}
+
+
+def _said(path: Path) -> object:
+    """A file's bytes; of JSON without a repeated key its values with their types, the marks of CSF left out."""
+    raw = path.read_bytes()
+
+    def an_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError
+        is_config = path.name in ("config.json", "hf_quant_config.json")
+        return {k: v for k, v in pairs if not (is_config and (k, v) == ("weight_scale_encoding", "csf"))}
+
+    def number(kind: type) -> Callable[[str], object]:
+        return lambda text: (kind.__name__, repr(kind(text)) if len(text) < 100 else text)
+
+    try:
+        return json.loads(raw, parse_int=number(int), parse_float=number(float), object_pairs_hook=an_object)
+    except (ValueError, RecursionError):
+        return raw
 
 
 def _written(place: Workplace, source: Path) -> list[str]:

@@ -201,6 +201,8 @@ def stray_file(draw: Draw, folder: Folder) -> None:
         "tensors/stray.safetensors", "receipts/stray.json", ".cache/huggingface/download/config.json.metadata",
         ".cache/huggingface/download/model.safetensors.metadata", "metadata/model-00001-of-00001.safetensors",
         "folder.safetensors/x", "LICENSE", "sub/folder/file.txt", "sub\udcff/file.txt",
+        "chat_template.jinja", "metadata/chat_template.jinja", "modeling_mini.py", "pytorch_model.bin",
+        "draft/adapter_config.json", "metadata/draft/more.safetensors", "tokenizer.json",
     ]  # fmt: skip
     sums = "".join(f"{'0' * 64}  {name}\n" for name in (*HOSTILE_NAMES, "config.json")).encode("utf-8", "surrogatepass")
     contents = [
@@ -335,13 +337,23 @@ def _twice(draw: Draw, parent: Any, key: Any, raw: dict[str, str]) -> None:
         parent.append(parent[key])
 
 
+def _retype(draw: Draw, parent: Any, key: Any, raw: dict[str, str]) -> None:
+    """A number that Python takes for the same, and other readers do not."""
+    if isinstance(parent[key], int):
+        number, mark = int(parent[key]), _MARK.format(len(raw))
+        raw[f'"{mark}"'] = draw(
+            st.sampled_from([f"{number}.0", f"{number}e0", f'"{number}"', f"{bool(number)}".lower()])
+        )
+        parent[key] = mark
+
+
 def _swap(draw: Draw, parent: Any, key: Any, raw: dict[str, str]) -> None:
     others = list(parent) if isinstance(parent, dict) else list(range(len(parent)))
     other = draw(st.sampled_from(others))
     parent[key], parent[other] = parent[other], parent[key]
 
 
-_CHANGES = [_change_value, _change_value, _change_to_raw, _near_number, _drop, _rename, _twice, _swap]
+_CHANGES = [_change_value, _change_value, _change_to_raw, _near_number, _retype, _drop, _rename, _twice, _swap]
 
 
 # Shards as tensors: the file stays valid safetensors

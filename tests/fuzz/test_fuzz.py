@@ -37,9 +37,10 @@ def try_one(data: st.DataObject, kind: str) -> None:
     for _ in range(data.draw(st.sampled_from([1, 1, 1, 2, 2, 3, 4]), label="mutations")):
         mutate(data.draw, folder)
     command = data.draw(st.sampled_from(OTHER_COMMANDS), label="command")
+    against = data.draw(st.sampled_from(["verify against", "verify against everything"]), label="against")
     file = "model.safetensors" if kind == "file" and data.draw(st.booleans()) else ""
     with workplace(folder, case.reference) as place:
-        for name in ("stats", "verify against", "expand", command):
+        for name in ("stats", against, "expand", command):
             ENDINGS[run(place, name, file)] += 1
 
 
@@ -98,6 +99,9 @@ def test_without_a_mutation_every_command_that_fits_ends_well(kind: str) -> None
         with workplace(case.folder, case.reference) as place:
             assert run(place, "stats") == 0
             assert run(place, "verify against") == 0
+            has_config = kind in ("hf", "dense", "container")
+            lacks_index = kind == "dense" and spec.shards > 1 and not spec.with_index
+            assert run(place, "verify against everything") == (not has_config or lacks_index)
             assert run(place, "expand") == (2 if kind == "dense" else 0)
             assert kind != "dense" or run(place, "compress") == 0
 

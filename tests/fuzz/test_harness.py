@@ -41,6 +41,16 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     return plant
 
 
+def test_a_file_beside_the_shards_that_verify_misses(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(place, "verify against everything") == 0
+    (place.source / "tokenizer.json").write_bytes(b'{"a": 1.0}')
+    (place.reference / "tokenizer.json").write_bytes(b'{"a": 1}')
+    assert run(place, "verify against everything") == 1
+    monkeypatch.setattr("csf_tool.prove.side_check.difference", lambda *_: None)
+    with pytest.raises(AssertionError):
+        run(place, "verify against everything")
+
+
 def test_a_difference_that_verify_misses(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     path = place.source / SHARD
     tensors = [Tensor(name, t.dtype, t.shape, t.data) for name, t in tensors_of_file(path.read_bytes()).items()]

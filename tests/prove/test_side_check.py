@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from csf_tool.checkpoint.open import open_checkpoint
-from csf_tool.prove.side_check import check_side_files, compare_formats, compare_side_files
+from csf_tool.prove.side_check import SideComparison, check_side_files, compare_formats, compare_side_files
 from tests.building import NVFP4, change_json, mini_container, mini_dense, mini_hf, model, write_json, write_shard
 
 INDEX = "model.safetensors.index.json"
@@ -20,7 +20,7 @@ def alone(root: Path) -> list[str]:
 
 
 def compared(root: Path, reference: Path) -> list[str]:
-    return [str(p) for p in compare_side_files(open_checkpoint(root), open_checkpoint(reference))[1]]
+    return [str(p) for p in compare_side_files(open_checkpoint(root), open_checkpoint(reference)).problems]
 
 
 def put(name: str, data: bytes) -> Change:
@@ -111,7 +111,7 @@ def test_another_division_into_shards_has_another_index(tmp_path: Path) -> None:
 def test_a_single_file_is_compared_alone(tmp_path: Path) -> None:
     dense = mini_dense(tmp_path)
     shard = open_checkpoint(next(dense.glob("*.safetensors")))
-    assert compare_side_files(shard, open_checkpoint(dense)) == (0, [])
+    assert compare_side_files(shard, open_checkpoint(dense)) == SideComparison()
 
 
 def test_the_format_that_headers_state(tmp_path: Path) -> None:

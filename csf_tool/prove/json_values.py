@@ -1,0 +1,113 @@
+"""What two JSON files say, held against one another by value and type, as strict readers take them.
+
+Python's own `==` will not do: to it 384.0 is 384, 1 is true, and -0.0 is 0; and of a repeated key the last one wins.
+"""
+
+import json
+import math
+import reprlib
+from typing import Any, NamedTuple
+
+from csf_tool.codes import Code, Finding
+from csf_tool.text import brief
+
+_ABSENT = object()
+
+
+class _Number(NamedTuple):
+    """A number as a tuple: equal where kind and value are, and never to a string or to true."""
+
+    kind: str
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class _Repeating(dict[str, Any]):
+    """An object of which one key stands twice."""
+
+    key = ""
+
+
+class Document(NamedTuple):
+    """What a JSON file says, its numbers as `_Number`, and where in it a key stands twice."""
+
+    value: Any
+    repeated: str | None
+
+
+def parse_values(raw: bytes, encoding: str = "utf-8") -> Document:
+    """The document in a file. `NaN` and the like, which others write, are values like any other here.
+
+    Raises:
+        ValueError: it is no JSON in this encoding.
+        RecursionError: it is nested too deeply.
+    """
+    numbers: dict[tuple[str, str], _Number] = {}  # the same ones over and over: each is kept once
+    repeating: list[_Repeating] = []
+
+    def number(kind: str, text: str) -> _Number:
+        return numbers.setdefault((kind, text), _Number(kind, text))
+
+    def an_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) == len(pairs):
+            return found
+        repeating.append(_Repeating(found))
+        repeating[-1].key = _first_repeated(pairs)
+        return repeating[-1]
+
+    value = json.loads(
+        raw.decode(encoding),
+        parse_int=lambda text: number("integer", text),
+        parse_float=lambda text: number("float", _shortest(text)),
+        parse_constant=lambda text: number("constant", text),
+        object_pairs_hook=an_object,
+    )
+    return Document(value, _place_of(value, repeating[-1]) if repeating else None)
+
+
+def _shortest(text: str) -> str:
+    """One spelling for all that are the same double; past the largest, each is itself."""
+    value = float(text)
+    return repr(value) if math.isfinite(value) else text
+
+
+def _first_repeated(pairs: list[tuple[str, Any]]) -> str:
+    seen: set[str] = set()
+    return next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+
+
+def _place_of(value: Any, wanted: _Repeating) -> str:
+    """In words which key stands twice, and in which object of a document.
+
+    The object that was read last is always in there: one that a repeated key has thrown away was read before.
+    """
+    pending: list[tuple[str, Any]] = [("", value)]
+    while pending[-1][1] is not wanted:
+        at, node = pending.pop()
+        if isinstance(node, dict):
+            pending += [(f"{at}.{key}" if at else key, child) for key, child in node.items()]
+        elif isinstance(node, list):
+            pending += [(f"{at}[{i}]", child) for i, child in enumerate(node)]
+    at = pending[-1][0]
+    return f"key {brief(wanted.key)} stands twice in one object, at {brief(at) if at else 'its top'}"
+
+
+def difference(ours: Any, theirs: Any) -> Finding | None:
+    """Where the values of two documents differ first; neither order of keys nor spelling counts."""
+    at = ""
+    while ours != theirs:
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            key = next(k for k in [*theirs, *ours] if ours.get(k, _ABSENT) != theirs.get(k, _ABSENT))
+            at = f"{at}.{key}" if at else key
+            ours, theirs = ours.get(key, _ABSENT), theirs.get(key, _ABSENT)
+        else:
+            text = f"differs from the reference's at {at or 'its top'}: {_value(ours)}, {_value(theirs)} there"
+            return Finding(text, Code.SIDE_FILE_DIFFERS)
+    return None
+
+
+def _value(value: Any) -> str:
+    return "nothing" if value is _ABSENT else reprlib.repr(value)
