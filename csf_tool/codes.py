@@ -1,7 +1,7 @@
 """Kinds of faults: one code each, by which programs tell them apart and docs/troubleshooting.md says what to do.
 
-A kind is one line here: its code, which stays the same from version to version, and one sentence. What stands of a
-kind in the page's own words is an entry there; every other one stands in the table at its end.
+A kind is one line here: its code, which stays the same from version to version, and one sentence. That page has an
+entry for kinds that need more than this sentence, and a table of all others at its end.
 """
 
 from enum import StrEnum
@@ -151,11 +151,11 @@ INCOMPLETE = {
     Code.SCALE_LABEL,
     Code.COMPANION_MISSING,
 }
-"""What makes a model useless though every byte of it that is here can be read, and carried as it is."""
+"""Kinds of faults that make a model useless, though all of its bytes here can be read and carried as they are."""
 
 
 class Finding(NamedTuple):
-    """A fault: in words, and its kind."""
+    """A fault in words, with its kind."""
 
     problem: str
     code: Code

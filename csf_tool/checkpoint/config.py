@@ -1,4 +1,4 @@
-"""quantization_config: where a model's configuration says which modules' scales are CSF-compressed."""
+"""quantization_config: the part of a model's config that says which modules' scales are CSF."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def quantization_config(config: Any) -> dict[str, Any]:
 
 
 def _blocks(config: Any) -> list[dict[str, Any]]:
-    """What a config has under quantization_config: at the top, and inside text_config."""
+    """The blocks that a config has under quantization_config: at the top, and inside text_config."""
     if not isinstance(config, dict):
         return []
     text_config = config.get("text_config")

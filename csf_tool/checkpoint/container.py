@@ -1,4 +1,4 @@
-"""What a container's own files hold: manifest, build contract, receipts, verification record.
+"""Documents of a container: manifest, build contract, receipts, verification record.
 
 Each document is read and written here, by the same fields: those of a dataclass are the keys of the document. Nothing
 in one is believed before it is checked: numbers of bytes are numbers, hashes are 64 lowercase hex digits, shard names
@@ -51,7 +51,7 @@ def is_sha256(value: Any) -> bool:
 
 
 def receipt_name(file: str) -> str:
-    """Where the receipt of a shard lies."""
+    """The path of the receipt of a shard, in the container."""
     return f"{RECEIPTS}/{file}.json"
 
 
@@ -59,7 +59,7 @@ def require_object(document: Any, file: str = "") -> dict[str, Any]:
     """A document that must be a JSON object.
 
     Raises:
-        CheckpointError: it is none.
+        CheckpointError: it is no object.
     """
     if not isinstance(document, dict):
         raise CheckpointError("not a JSON object", Code.INVALID_JSON, file)
@@ -68,7 +68,7 @@ def require_object(document: Any, file: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the dense checkpoint came from: what manifest and contract state beside the format."""
+    """The origin of the dense checkpoint, which manifest and contract state beside the format."""
 
     family: str
     source_model_id: str
@@ -85,7 +85,7 @@ def _identity(fmt: CsfFormat, origin: Origin) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ShardRow:
-    """What the manifest says of one shard: of the stored file (target) and of the original (source)."""
+    """The manifest's row of one shard: facts of the stored file (target) and of the original (source)."""
 
     file: str
     target_file_bytes: int | None = None
@@ -129,7 +129,7 @@ def _value(entry: dict[str, Any], key: str, where: str) -> Any:
 
 @dataclass(frozen=True)
 class ScaleReceipt:
-    """What a receipt says of one plane."""
+    """A receipt's entry of one plane."""
 
     name: str
     dtype: str
@@ -141,7 +141,7 @@ class ScaleReceipt:
 
     @classmethod
     def parse(cls, name: str, entry: Any, where: str) -> "ScaleReceipt":
-        """What `entry` says of the plane `name`.
+        """The entry of the plane `name`; it stands in the document `where`.
 
         Raises:
             CheckpointError: a field is not what it should be.
@@ -174,7 +174,7 @@ def _is_size(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What is known of one shard's original: its complete header, and its planes."""
+    """Record of one shard's original: its complete header, and its planes."""
 
     row: ShardRow
     source_header: bytes
@@ -237,7 +237,7 @@ def _decode_header(document: dict[str, Any], where: str) -> bytes:
 
 @dataclass(frozen=True)
 class Totals:
-    """What the manifest states of the whole; None where a row does not say."""
+    """Totals that the manifest states of all shards; None where a row does not say."""
 
     compressed_scale_count: int
     original_scale_bytes: int
@@ -255,7 +255,7 @@ class Totals:
         return cls(planes, dense_bytes, stored_bytes, before, after, saved)
 
     def known(self) -> dict[str, int]:
-        """What is known of them, by the manifest's keys."""
+        """The totals that are known, by the manifest's keys."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 

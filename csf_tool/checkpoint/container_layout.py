@@ -1,4 +1,4 @@
-"""The layout of CSF containers: shards in one folder, the source's own files in another, and what vouches for both."""
+"""The layout of CSF containers: folders for the shards and for the source's files, and documents with the hashes of both."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -145,7 +145,7 @@ class Container(Layout):
 
     @property
     def model_root(self) -> Path:
-        """Where the source's config, tokenizer and index lie: metadata/, or the root of a home-made container."""
+        """The folder of the source's config, tokenizer and index: metadata/, or the root of a home-made container."""
         folder = self.root / METADATA
         return folder if is_folder(folder) else self.root
 
@@ -160,7 +160,7 @@ class Container(Layout):
         return found | {name: self.root / name for name in licences if name not in found}
 
     def left_out(self) -> dict[Cause, set[str]]:
-        """See `Layout.left_out`. Shards that no hash covers are none of the model's: readers would take them for it."""
+        """See `Layout.left_out`. Shards that no hash covers are left out: readers would take them for the model's."""
         folder, listing = self.model_root.relative_to(self.root), list_files(self.model_root)
         carried = {path.relative_to(self.root).as_posix() for path in self.model_files().values()}
         weights = {(folder / name).as_posix() for name in listing.files if name.endswith(SHARD_SUFFIX)}
@@ -177,7 +177,7 @@ class Container(Layout):
         }
 
     def _is_own(self, name: str) -> bool:
-        """Whether a file lies where a home-made container has its own among the model's."""
+        """Whether a file is one of the container's own, which a home-made container has among the model's."""
         is_documented = name in self.own_files or name.startswith((f"{TENSORS}/", f"{RECEIPTS}/"))
         return is_documented and self.model_root == self.root
 
@@ -208,7 +208,7 @@ class Container(Layout):
 
 
 def _mixed_index(path: Path, index_name: str) -> list[Problem]:
-    """A container may have a copy of the source's index at its root; one that lists streams is the other layout's."""
+    """Problems of an index at the root: one that lists streams is the other layout's, no copy of the source's."""
     try:
         names = read_index(path, index_name).weight_map
     except CheckpointError as error:

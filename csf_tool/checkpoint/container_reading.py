@@ -1,4 +1,4 @@
-"""Reading a container's documents from its folder, and holding them against one another and against the shards."""
+"""Reading a container's documents from its folder, and comparing them with one another and with the shards."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -166,7 +166,7 @@ def _read_receipts(container: "Container", problems: Problems) -> None:
 
 
 def _difference(ours: ShardRow, theirs: ShardRow) -> str | None:
-    """The first field in which a receipt's row is another than the manifest's."""
+    """The first field in which a receipt's row differs from the manifest's."""
     for key in ROW_KEYS:
         mine, stated = getattr(ours, key), getattr(theirs, key)
         if mine != stated:
@@ -175,7 +175,7 @@ def _difference(ours: ShardRow, theirs: ShardRow) -> str | None:
 
 
 def _compare_identity(container: "Container", problems: Problems) -> None:
-    """Schema, codec, family and source must be the same in manifest and contract."""
+    """Check that schema, codec, family and source are the same in manifest and contract."""
     manifest, contract = container.manifest, container.contract
     if manifest.get(CODEC) != container.fmt.codec:
         problem = f"{CODEC} is {brief(manifest.get(CODEC))}, its schema goes with {container.fmt.codec!r}"
@@ -198,7 +198,7 @@ def _compare_identity(container: "Container", problems: Problems) -> None:
 
 
 def compare_with_shards(container: "Container", checkpoint: Checkpoint, stored: Stored) -> None:
-    """Manifest, contract and receipts against the shards."""
+    """Compare manifest, contract and receipts with the shards."""
     table, problems = checkpoint.plane_table, checkpoint.problems
     fixed_row = dict(zip(table.names, table.fixed, strict=True))
     for shard in checkpoint.shards:
@@ -228,7 +228,7 @@ def compare_with_shards(container: "Container", checkpoint: Checkpoint, stored: 
 
 
 def _compare_contract(container: "Container", checkpoint: Checkpoint, stored: Stored) -> None:
-    """The contract against the shards."""
+    """Compare the contract with the shards."""
     listed, table, problems = container.source_names, checkpoint.plane_table, checkpoint.problems
     fixed_row = dict(zip(table.names, table.fixed, strict=True))
     dense_names = stored.row_of.keys() - stream_names(table) | fixed_row.keys()
@@ -258,7 +258,7 @@ def _check_totals(container: "Container", problems: Problems, planes: int, dense
 
 
 def _check_verification(container: "Container", problems: Problems, planes: int) -> None:
-    """What the publisher says to have verified must at least be about this container."""
+    """Check that the publisher's verification record is about this container."""
     path = container.root / VERIFICATION
     if not exists(path):
         return
@@ -276,7 +276,7 @@ def _check_verification(container: "Container", problems: Problems, planes: int)
 
 
 def _check_spelling(container: "Container", problems: Problems) -> None:
-    """A known key or status with one wrong character is damage; anything else unknown is somebody's addition."""
+    """Report known keys or a status with one wrong character as damage; other unknown ones are additions."""
     manifest = container.manifest
     keys = (*IDENTITY, *TOTALS, STATUS, SHARDS, METADATA_SHA256, SOURCE_INDEX_SHA256)
     _note_misspelt(problems, MANIFEST, manifest, keys)

@@ -1,4 +1,4 @@
-"""What downloaders leave beside the files that they bring: notes of what came, and files that never came whole."""
+"""Remains of downloads beside the files: notes of their origin, and files that are not complete."""
 
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -8,7 +8,7 @@ from csf_tool.disk.own_files import is_partial
 from csf_tool.disk.paths import names_in, relative_files
 
 NOTES = ".cache/huggingface/download"
-"""Where `hf download --local-dir` notes each file's commit and ETag, and keeps what is not complete."""
+"""Folder in which `hf download --local-dir` notes each file's commit and ETag, and keeps incomplete files."""
 
 _UNFINISHED = (
     "*.incomplete",  # hf download
@@ -23,8 +23,8 @@ _UNFINISHED = (
 def unfinished_downloads(folder: Path) -> list[Path]:
     """Files in and around a checkpoint's folder that a downloader has begun and not finished.
 
-    Only where downloads keep them: a path given by mistake may be a whole disk. What a run of csf-tool has begun is
-    none of them: it has a journal.
+    Only the places where downloaders keep them are searched: a path given by mistake may be a whole disk. Unfinished
+    files of csf-tool's own runs are not listed: these have a journal.
 
     Raises:
         EnvironmentFault: a folder cannot be listed.

@@ -1,4 +1,4 @@
-"""Lists of files with their SHA-256, in sha256sum's format; ours state in comments what that has no place for.
+"""Lists of files with their SHA-256, in sha256sum's format; our own state further facts in comments.
 
 sha256sum passes comments over, so `sha256sum -c` reads our lists. Every list is read by the same rules, whether it lies
 beside the shards or was saved elsewhere: a line that was meant as a hash and is none is a fault, never passed over.
@@ -38,7 +38,7 @@ _MAKER = f"csf-tool {__version__} verify --save-hashes"
 
 
 class Listed(NamedTuple):
-    """What a line of a list says: a file's SHA-256 in hex; lines count from 1."""
+    """A line of a list: a file's name, its SHA-256 in hex, and the number of the line, from 1."""
 
     name: str
     digest: str
@@ -64,7 +64,7 @@ class HashList:
     faults: tuple[Problem, ...] = ()
 
     def hashes(self) -> list[PublishedHash]:
-        """What the list says of each file: nobody published it."""
+        """The listed hashes, as of a list that was not published."""
         return [
             PublishedHash(name, "sha256", digest, self.name, self.lines.get(name, 0), is_published=False)
             for name, digest in self.digests.items()
@@ -93,7 +93,7 @@ def can_list(name: str) -> bool:
 
 
 def parse_lines(raw: bytes, where: str) -> tuple[list[Listed], list[Problem]]:
-    """What the lines of a list say, in order, and what is wrong with it; `where` is its name.
+    """Parse the lines of a list: its files in order, and its faults; `where` is the name of the list.
 
     Blank lines, comments, signatures and hashes of other kinds say nothing, and are no fault.
     """
@@ -153,7 +153,7 @@ def _was_meant_as_hash(line: str) -> bool:
 
 
 def _is_mostly_hex(text: str) -> bool:
-    """Whether most of a text is hex digits; of a few letters that says nothing."""
+    """Whether most of a text is hex digits; False for texts of a few letters."""
     return len(text) >= 16 and 4 * sum(c in _HEX_DIGITS for c in text) >= 3 * len(text)
 
 
@@ -166,7 +166,7 @@ def read_hash_list(path: Path) -> HashList:
     """The list in a file.
 
     Raises:
-        UsageError: it is not there, or no line of it is sha256sum's.
+        UsageError: the file is not there, or no line of it is sha256sum's.
         CheckpointError: it is too large.
         EnvironmentFault: the system cannot read it.
     """

@@ -20,10 +20,10 @@ MAP_KEY = "weight_map"
 
 @dataclass(frozen=True)
 class Index:
-    """An index file of a folder. It is read when something in it is asked for.
+    """An index file of a folder, which is read when first needed.
 
-    What it says in `metadata.total_size` is not believed, and not held against it: no reader of weights goes by that,
-    and real repositories have stale ones. What csf-tool writes has the true size.
+    Its `metadata.total_size` is neither used nor checked: no reader of weights goes by it, and real repositories have
+    stale ones. Indexes that csf-tool writes have the true size.
     """
 
     root: Path
@@ -87,7 +87,7 @@ def read_index(root: Path, name: str) -> Index:
 
 
 def index_document(index: Index | None, weight_map: dict[str, str], total_size: int) -> dict[str, Any]:
-    """What an index with this map says; whatever else `index` says stays as it is."""
+    """The document of an index with this map; everything else is as in `index`."""
     said = index.document if index else {}
     metadata = said.get("metadata")
     kept = metadata if isinstance(metadata, dict) else {}

@@ -4,4 +4,4 @@ from csf_tool.checkpoint.container_layout import Container
 from csf_tool.checkpoint.layout import HuggingFace, Layout
 
 LAYOUTS: list[type[Layout]] = [Container, HuggingFace]
-"""In the order in which a folder is held against them: what has documents of its own comes first."""
+"""Layouts in the order in which a folder is compared with them: those with documents of their own come first."""

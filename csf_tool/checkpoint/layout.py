@@ -1,6 +1,6 @@
-"""Layouts: whatever differs between the ways in which a checkpoint lies in its folder is asked of these.
+"""Layouts: the ways in which a checkpoint lies in its folder, and everything that differs between them.
 
-`Layout` answers as an ordinary Hugging Face folder does. A further one overrides what is otherwise there, and is listed
+`Layout` answers as an ordinary Hugging Face folder does. A further one overrides what differs, and is listed
 in `checkpoint/known_layouts.py`; one that is written has a target in `write/targets.py` as well.
 """
 
@@ -80,14 +80,14 @@ def shard_files(root: Path, inside: str = "", *, hub: Repository | None = None) 
 
 
 class Layout:
-    """How a checkpoint lies in the folder `root`."""
+    """The way in which a checkpoint lies in the folder `root`."""
 
     name: ClassVar[str]
-    """What JSON reports and options call it."""
+    """The name in JSON reports and options."""
     words: ClassVar[str]
-    """Its name for people."""
+    """The name in messages."""
     shard_folder: ClassVar[str] = ""
-    """Where in the root the shards lie."""
+    """The folder in the root that holds the shards; empty for the root itself."""
     main_document: ClassVar[str] = ""
     """The document that lists the shards and states the hashes of all files, so that its bytes stand for them."""
     own_files: ClassVar[frozenset[str]] = frozenset()
@@ -107,11 +107,11 @@ class Layout:
     """Why nothing is known of the originals, where there are no receipts."""
 
     receipts: Mapping[str, "Receipt"] = MappingProxyType({})
-    """What is known of the originals of shards, by their file names."""
+    """Receipts, with what is known of the original shards, by their file names."""
     source_names: Mapping[str, str] = MappingProxyType({})
     """The file names of the shards in which dense tensors stood in the original."""
     remark: str = ""
-    """What has to be said along with what it is: that another layout is mixed in."""
+    """A remark for reports: that another layout is mixed in."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -167,12 +167,12 @@ class Layout:
 
     @classmethod
     def marks(cls, fmt: CsfFormat) -> dict[str, str]:  # noqa: ARG003
-        """What the headers of its shards state of their format."""
+        """Metadata of its shards' headers that state their format."""
         return {}
 
     @property
     def scale_receipts(self) -> "dict[str, ScaleReceipt]":
-        """What the receipts say of every plane, by the scale's name."""
+        """The receipts' entries of all planes, by the scale's name."""
         return {name: scale for receipt in self.receipts.values() for name, scale in receipt.scales.items()}
 
     @property
@@ -187,7 +187,7 @@ class Layout:
 
     @property
     def model_root(self) -> Path:
-        """Where the model's own config, tokenizer and index lie."""
+        """The folder of the model's own config, tokenizer and index."""
         return self.root
 
     def model_files(self) -> dict[str, Path]:
@@ -199,7 +199,7 @@ class Layout:
         return {name: self.root / name for name in relative_files(self.root) if name not in self.own_files}
 
     def left_out(self) -> dict[Cause, set[str]]:
-        """What lies among the model's files and is none of `model_files`, by their names in the folder."""
+        """Files among the model's that are none of `model_files`, by their names in the folder."""
         listing = list_files(self.model_root)
         return {Cause.HIDDEN: set(listing.hidden), Cause.LINK: set(listing.links)}
 
@@ -212,7 +212,7 @@ class Layout:
         return []
 
     def cross_check(self, checkpoint: "Checkpoint", stored: "Stored") -> None:
-        """Hold its documents against what the shards hold."""
+        """Compare its documents with the shards."""
 
 
 class HuggingFace(Layout):

@@ -54,7 +54,7 @@ class LogicalTensor(NamedTuple):
 
     @property
     def stored_in(self) -> str:
-        """The name of its home."""
+        """The name of the stored shard that holds its bytes."""
         return self.home.name
 
 
@@ -88,7 +88,7 @@ class LogicalShard:
 
     @property
     def parts(self) -> "tuple[Range | Plane, ...]":
-        """What its data are made of, in order."""
+        """Ranges and planes that its data are made of, in order."""
         return tuple(merge_ranges(tensor.source for tensor in self.tensors))
 
 
@@ -145,7 +145,7 @@ def original_shard(receipt: Receipt, tensors: dict[str, LogicalTensor]) -> Logic
     """The shard exactly as it was before compression: its own header, its tensors in its order.
 
     Raises:
-        CheckpointError: the header is none, or asks for a tensor that is not stored as it says.
+        CheckpointError: the header is not a safetensors header, or asks for a tensor that is not stored as it says.
     """
     header = receipt.parse_source_header()
     where = receipt_name(receipt.row.file)
@@ -195,7 +195,7 @@ def _own_shard(checkpoint: Checkpoint, shard: Shard, tensors: list[LogicalTensor
 
 
 def logical_metadata(shard: Shard) -> dict[str, str]:
-    """The metadata of a shard without what says that it is CSF."""
+    """The metadata of a shard without the marks of CSF."""
     metadata = {k: v for k, v in shard.header.metadata.items() if k not in _CSF_METADATA_KEYS}
     metadata.setdefault("format", "pt")  # transformers refuses shards without it
     return metadata

@@ -1,4 +1,4 @@
-"""What an opened checkpoint is made of: shards, tensors, planes, and the dense tensors that they stand for."""
+"""Parts of an opened checkpoint: shards, tensors, planes, and the dense tensors that they stand for."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -127,7 +127,7 @@ class Stored:
 
 
 class PlaneKind(NamedTuple):
-    """What many planes have in common: format and geometry, and the dtype of their dense scales."""
+    """The kind of many planes: format and geometry, and the dtype of their dense scales."""
 
     fmt: CsfFormat
     rows: int
@@ -158,7 +158,7 @@ class Plane(NamedTuple):
 
     @property
     def shard(self) -> Shard:
-        """Where its fixed stream lies."""
+        """The shard of its fixed stream."""
         return self.fixed.shard
 
     @property
@@ -203,7 +203,7 @@ class DensePlane(NamedTuple):
 
     @property
     def shard(self) -> Shard:
-        """Where its scales lie."""
+        """The shard of its scales."""
         return self.scale.shard
 
     @property
@@ -283,7 +283,7 @@ class DenseTable(_Columns):
 
     scales: list[int] = field(default_factory=list)
     padded: dict[str, str] = field(default_factory=dict)
-    """Those with rows or columns past what their weight needs, up to whole tiles, each with both shapes."""
+    """Scales with more rows or columns than their weight needs, up to whole tiles, each with both shapes."""
 
     def __iter__(self) -> Iterator[DensePlane]:
         stored, kinds = self.stored, self.kinds
@@ -313,9 +313,9 @@ class Checkpoint:
     misfits: list[Misfit] = field(default_factory=list)
     """Dense scales that do not fit their FP4 weights."""
     incomplete: dict[Code, int] = field(default_factory=dict)
-    """How many tensors lack something or do not fit, by the kind of fault."""
+    """Numbers of tensors that lack something or do not fit, by the kind of fault."""
     remark: str = ""
-    """What has to be said along with what it is: that another layout is mixed in, or what led here."""
+    """A remark for reports, such as that another layout is mixed in, or which folder led here."""
     hub: Repository | None = None
 
     @property
@@ -325,7 +325,7 @@ class Checkpoint:
 
     @property
     def label(self) -> str:
-        """What reports and messages call it: its path, or repository and commit."""
+        """The name in reports and messages: its path, or repository and commit."""
         return str(self.hub or self.path)
 
     @property
@@ -337,8 +337,8 @@ class Checkpoint:
         """Have the files beside the shards here, all of them or those with one of `endings`, if it is on the Hub.
 
         Raises:
-            CheckpointError: the Hub lists one and does not have it.
-            EnvironmentFault: one cannot be had.
+            CheckpointError: the Hub lists a file and does not have it.
+            EnvironmentFault: a file cannot be fetched.
         """
         if self.hub:
             self.hub.fetch_side_files({shard.name for shard in self.shards}, endings)
@@ -373,7 +373,7 @@ class Checkpoint:
 
     @property
     def kind(self) -> str:
-        """What it is, in a few words: layout, CSF or dense, and formats."""
+        """A description in a few words: layout, CSF or dense, and formats."""
         titles = " and ".join(fmt.title for fmt in self.formats)
         what = f"{titles} CSF" if self.plane_table else f"dense {titles}" if self.dense_table else "no FP4 scales"
         return f"{self.layout.words}, {what}" + (f" ({self.remark})" if self.remark else "")

@@ -1,4 +1,4 @@
-"""How tensors around a plane are called: streams and scales, scales and weights, projections, layers.
+"""Names of the tensors around a plane: streams and scales, scales and weights, projections, layers.
 
 Suffix tables of four families of repositories; nothing here knows a model.
 """
@@ -14,14 +14,14 @@ WEIGHTS_OF_SCALE = {
     ".weight_scale": (".weight_packed", ".weight"),  # compressed-tensors; ModelOpt and Kimi
     ".scale": (".weight",),  # DeepSeek
 }
-"""How a block scale's name ends, and how its weight's may instead, the likelier first."""
+"""Endings of block scales' names, each with those that their weights' may have instead, the likelier first."""
 
 SCALE_SUFFIXES = tuple(WEIGHTS_OF_SCALE)
 """Suffixes of the names that block scales have."""
 
 
 STREAM_MARK = "_csf_"
-"""What every stream's name has in it, and hardly any other: a quick look before the thorough one."""
+"""Part of every stream's name and of hardly any other: a quick test before the thorough one."""
 
 
 class StreamName(NamedTuple):
@@ -53,7 +53,7 @@ def parse_stream_name(name: str) -> StreamName | None:
 
 
 def is_stream_suffix(suffix: str) -> bool:
-    """Whether a name with this suffix is that of a stream, if only of a format that nobody here knows."""
+    """Whether a name with this suffix is that of a stream, of a known format or an unknown one."""
     return bool(_STREAM_SUFFIX.fullmatch(suffix))
 
 
@@ -74,7 +74,7 @@ def projection_of(scale: str) -> str:
 
 
 class Role(StrEnum):
-    """What a projection of a gated feed-forward block does."""
+    """The role of a projection in a gated feed-forward block."""
 
     GATE = "gate"
     UP = "up"
@@ -126,7 +126,7 @@ def expert_of(name: str) -> int | None:
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Sorts `layers.10` after `layers.9`. A number goes by its length first: it may be too long for an int."""
+    """Sort key that puts `layers.10` after `layers.9`. Numbers are compared by length first: they may be too long for an int."""
     return [_part_key(part) for part in re.split(r"([0-9]+)", name)]
 
 

@@ -57,7 +57,7 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
 
 
 def _may_be_one(folder: Path) -> bool:
-    """Whether to hint at a folder inside; one that cannot be listed changes nothing about the one that was given."""
+    """Whether a folder inside the given one may be a checkpoint, for a hint; False where it cannot be listed."""
     try:
         return _listing(folder) is not None or any(name.endswith(SHARD_SUFFIX) for name in names_in(folder))
     except EnvironmentFault:
@@ -65,7 +65,7 @@ def _may_be_one(folder: Path) -> bool:
 
 
 def no_files_of_one(place: object, hint: str = "") -> UsageError:
-    """That a folder or a repository has neither manifest nor index nor shards."""
+    """The error of a folder or a repository that has neither manifest nor index nor shards."""
     documents = "".join(f"no {layout.main_document}, " for layout in LAYOUTS if layout.main_document)
     problem = f"not a checkpoint: {documents}no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file in it{hint}"
     return UsageError(problem, Code.NOT_A_CHECKPOINT, str(place))

@@ -34,7 +34,7 @@ from csf_tool.garbage import no_garbage_collection
 from csf_tool.text import brief, count
 
 MAX_NUMBERED_SHARDS = 10_000
-"""Most shards that names are believed when they say that there are so many: a name can claim any number."""
+"""Largest number of shards in a set that names are trusted with: a name can claim any number."""
 
 
 @no_garbage_collection()
@@ -107,7 +107,7 @@ def _open_folder(path: Path, hub: Repository | None = None, *, follow: bool = Tr
 
 
 def _note_leftovers(checkpoint: Checkpoint) -> None:
-    """Warn of what was begun here and not finished, though all shards may look complete."""
+    """Warn of runs and downloads that were begun here and not finished, though all shards may look complete."""
     try:
         unfinished = unfinished_downloads(checkpoint.root)
     except EnvironmentFault as error:  # a folder around the checkpoint: what is in it is read all the same
@@ -191,7 +191,7 @@ def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Sh
 
 
 def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint:
-    """Find the planes, and hold every list of names against every other.
+    """Find the planes, and compare all lists of names with one another.
 
     Where the index was found to list exactly what the shards hold, no name can stand in two of them.
     """
@@ -205,10 +205,10 @@ def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint
 
 
 def _serving_root(path: Path) -> Path | None:
-    """Where the weights of a serving directory lie, or None when the folder is none.
+    """The folder of the weights of a serving directory; None for any other folder.
 
     Raises:
-        UsageError: it is a serving directory whose weights are not here.
+        UsageError: the weights of the serving directory are not here.
     """
     try:
         found = quantization_config(load_json(path / CONFIG_FILES[0], CONFIG_FILES[0]))

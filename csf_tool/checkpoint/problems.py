@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint, collected rather than raised, so that one fault never hides the rest."""
+"""Problems of a checkpoint, collected rather than raised, so that one fault never hides the rest."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from csf_tool.text import escape
 
 
 class Severity(StrEnum):
-    """How bad a problem is."""
+    """The severity of a problem."""
 
     ERROR = "error"
     """The checkpoint is at fault; expand refuses it."""
@@ -33,7 +33,7 @@ class Problem:
     def of(cls, error: CheckpointError, file: str = "", tensor: str = "") -> "Problem":
         """The problem that an error stands for: in `file` and `tensor`, or where the error says that it is.
 
-        An error of another place than these keeps that in its words.
+        Where the error names another place than these, its words keep that.
         """
         file, tensor = file or error.file, tensor or error.tensor
         places = (error.file, file), (error.tensor, tensor)
@@ -50,7 +50,7 @@ class Problem:
 
 
 class Problems(list[Problem]):
-    """The problems of one checkpoint. The checkpoint owns them: whatever reads a part of it is given this to add to."""
+    """The problems of one checkpoint. The checkpoint owns them; code that reads a part of it adds its own."""
 
     def error(self, problem: str, code: Code, file: str = "", tensor: str = "") -> None:
         """Note that the checkpoint is at fault."""
@@ -72,7 +72,7 @@ def obstacles(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def excused(problems: Iterable[Problem]) -> list[Problem]:
-    """The other errors, as warnings of what goes on all the same."""
+    """The errors that are no `obstacles`, as warnings."""
     return [replace(p, severity=Severity.WARNING) for p in errors(problems) if p.code in INCOMPLETE]
 
 
@@ -82,6 +82,6 @@ def warnings(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def first_of(problems: list[Problem]) -> str:
-    """The first of some problems, and how many more there are: what one line has room for."""
+    """The first of some problems, and the number of the others, in one line."""
     more = f" (and {len(problems) - 1} more problems; csf-tool verify lists them)" if len(problems) > 1 else ""
     return f"{problems[0]}{more}"

@@ -1,4 +1,4 @@
-"""Hashes that somebody else published for a checkpoint's files, where it came from, and computing hashes of ours."""
+"""Published hashes of a checkpoint's files, its origin, and the computing of our own hashes."""
 
 import re
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ def sha256_by_file(known: Iterable[PublishedHash]) -> dict[str, str]:
     """The SHA-256 that is known of each file.
 
     Raises:
-        CheckpointError: two say different things of one file: what it holds fits one of them at most.
+        CheckpointError: two hashes of one file differ, so that it can have one of them at most.
     """
     found: dict[str, PublishedHash] = {}
     for entry in known:
@@ -61,7 +61,7 @@ def sha256_by_file(known: Iterable[PublishedHash]) -> dict[str, str]:
 
 
 def damaged_evidence(checkpoint: Checkpoint) -> list[Problem]:
-    """Published hashes that cannot be read any more: without a word, what they vouched for would go unchecked."""
+    """Problems of published hashes that cannot be read any more: their files would go unchecked silently."""
     return _damaged_sums(checkpoint.root) + _damaged_notes(checkpoint)
 
 
@@ -76,7 +76,7 @@ def download_commits(checkpoint: Checkpoint) -> dict[str, list[str]]:
 
 
 def mixed_revisions(checkpoint: Checkpoint) -> list[Problem]:
-    """That the files came from different commits, as far as notes tell."""
+    """Problems of files that came from different commits, as far as notes tell."""
     if len(commits := download_commits(checkpoint)) < 2:
         return []
     said = "; ".join(f"{commit[:12]}: {count(len(files), 'file')}" for commit, files in commits.items())
@@ -95,7 +95,7 @@ def known_origin(checkpoint: Checkpoint) -> tuple[str | None, str | None]:
 
 @dataclass(frozen=True)
 class StatedOrigin:
-    """What the user says of the origin; None where it is to be guessed."""
+    """The origin as the user states it; None where it is to be guessed."""
 
     family: str | None = None
     source_model_id: str | None = None
@@ -119,7 +119,7 @@ def hash_list(checkpoint: Checkpoint, name: str, known: dict[str, str]) -> HashL
     """The list of all files of a checkpoint; those whose SHA-256 is not `known` are read for it.
 
     Raises:
-        CheckpointError: a file of it is gone.
+        CheckpointError: a file is missing.
         EnvironmentFault: the operating system cannot read one.
     """
     files = [file for file in _names(checkpoint) if is_file(checkpoint.root / file)]
@@ -149,7 +149,7 @@ def _sums(root: Path) -> list[PublishedHash]:
 
 
 def _sums_files(root: Path) -> dict[str, tuple[list[Listed], list[Problem]]]:
-    """What the sums files list, and what is wrong with them, by their names."""
+    """The lines and the faults of the sums files, by their names."""
     names = [name for name in SUMS_FILES if is_file(root / name)]
     return {name: parse_lines(read_document(root / name, name), name) for name in names}
 
@@ -169,7 +169,7 @@ def _damaged_notes(checkpoint: Checkpoint) -> list[Problem]:
 
 
 def _cache_hash(path: Path, name: str) -> list[PublishedHash]:
-    """In a Hub cache a snapshot's file is a link to a blob that is named after its own hash."""
+    """The hash of a file in a Hub cache, where a snapshot's file is a link to a blob that is named after its hash."""
     if not path.is_symlink():
         return []
     target = Path(path.readlink())

@@ -1,4 +1,4 @@
-"""What a checkpoint asks of the repository that it lies in, when its files are not all here: `csf_tool.hub` is one."""
+"""Protocols of a repository whose checkpoint is not all here; `csf_tool.hub` implements them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -55,4 +55,4 @@ class Repository(Protocol):
         """The hash of every listed file."""
 
     def stop(self) -> None:
-        """Give up what is still being fetched."""
+        """Stop all fetching that is still going on."""

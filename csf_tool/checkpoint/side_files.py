@@ -31,12 +31,12 @@ class SideFile:
 
     @classmethod
     def new(cls, name: str, content: bytes) -> "SideFile":
-        """A file that no source has."""
+        """A file with new content."""
         return cls(name, Path(name), content)
 
     @property
     def target(self) -> str:
-        """Its path in the destination."""
+        """The path in the destination."""
         return f"{self.folder}/{self.name}" if self.folder else self.name
 
     @property
@@ -44,7 +44,7 @@ class SideFile:
         """Bytes to write.
 
         Raises:
-            CheckpointError: it is no file: a link to a missing blob, say.
+            CheckpointError: the source is no file, but for example a link to a missing blob.
         """
         return file_size(self.path, self.name) if self.content is None else len(self.content)
 
@@ -59,7 +59,7 @@ class SideFile:
 
 @dataclass
 class Beside:
-    """What lies beside the shards: files that are carried over as they are, and names that are not, by the cause."""
+    """The files beside the shards: those carried over as they are, and the names of those left out, by the cause."""
 
     files: list[SideFile] = field(default_factory=list)
     left_out: dict[Cause, list[str]] = field(default_factory=dict)

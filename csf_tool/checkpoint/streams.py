@@ -43,12 +43,12 @@ class PlaneStreams:
         return self.fixed.nbytes + self.exceptions.nbytes
 
     def faults(self) -> list[StreamFault]:
-        """What is wrong with the streams."""
+        """Faults of the streams."""
         plane = self.plane
         return reference.check(plane.fmt, self.fixed, self.exceptions, rows=plane.rows, cols=plane.cols)
 
     def require_decodable(self) -> Self:
-        """Itself.
+        """Check that the streams can be decoded, and return them.
 
         Raises:
             StreamError: the streams break a rule of the format.
@@ -81,7 +81,7 @@ class Readers:
         """Check at the end of a block that every shard that it read is still the file whose header was read.
 
         Raises:
-            EnvironmentFault: one is gone or another; that is then why the block failed, if it did.
+            EnvironmentFault: a shard is missing or another file, also where this made the block fail.
         """
         try:
             yield
@@ -116,7 +116,7 @@ class Readers:
         return reader
 
     def expect(self, tensors: Iterable[Located]) -> None:
-        """Hear which tensors will be read, in about which order: those that lie on the Hub are fetched ahead."""
+        """Announce tensors in about the order in which they will be read: those on the Hub are fetched ahead."""
         ranges: dict[str, list[tuple[int, int]]] = {}
         shards: dict[str, Shard] = {}
         for shard, tensor in tensors:
@@ -149,7 +149,7 @@ def _require_unchanged(shard: Shard) -> None:
     """Check that a shard is still the file whose header was read. On the Hub a commit's files never change.
 
     Raises:
-        EnvironmentFault: it is gone, or its size or time is another.
+        EnvironmentFault: the file is missing, or its size or time has changed.
     """
     if shard.remote:
         return

@@ -1,4 +1,4 @@
-"""Keeping files that lie in a destination already, copied there by somebody else, if they are the right ones."""
+"""Keeping files that somebody else has copied into a destination, where they are the right ones."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,15 +24,15 @@ def adopt(
     jobs: int,
     cancel: CancelToken,
 ) -> list[str]:
-    """Record in `journal` those of `files` that are in its destination and right; their names.
+    """Record in `journal` those of `files` that its destination holds as they should be, and return their names.
 
-    `right_record` reads a shard that has its size, and gives the record of one that is right.
+    `right_record` reads a shard of the right size, and returns its record where its bytes are right, too.
 
     Raises:
-        UsageError: one is something else. It stays as it is, and the good ones stay recorded.
+        UsageError: a file holds something else. It is left as it is, and the right ones stay recorded.
     """
-    there = [file for file in files if journal.lies_unrecorded(_name(file))]
-    progress.start("compare", sum(file.size for file in there))
+    unrecorded = [file for file in files if journal.is_unrecorded(_name(file))]
+    progress.start("compare", sum(file.size for file in unrecorded))
     good: list[str] = []
     wrong: list[Path] = []
 
@@ -53,7 +53,7 @@ def adopt(
         return Record(file.size) if file.is_equal_to(path) else None
 
     with local_executor(jobs) as pool:
-        run_jobs(there, compare, done, pool, cancel)
+        run_jobs(unrecorded, compare, done, pool, cancel)
     if wrong:
         more = f", nor do {len(wrong) - 1} more files" if len(wrong) > 1 else ""
         problem = f"does not belong there{more}: remove what is wrong, and run again"

@@ -1,4 +1,4 @@
-"""What is carried over beside the shards: all that stays true in the result, and the names of the rest."""
+"""Files carried over beside the shards: those that stay true in the result; the others are named."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from csf_tool.write.earlier import Earlier
 from csf_tool.write.output import OutputShard
 
 Tensors = Mapping[str, Collection[str]]
-"""The names of the tensors of every shard of the folder that a file beside them is to speak of."""
+"""Names of tensors by the name of their shard, for all shards that an index may speak of."""
 
 
 def keep_what_stays_true(
@@ -24,11 +24,11 @@ def keep_what_stays_true(
     tensors: Callable[[], Tensors],
     placed: Callable[[Sequence[SideFile]], Sequence[SideFile]] = list,
 ) -> list[SideFile]:
-    """The files that are carried over; `found` hears of those that are not.
+    """Choose the files that are carried over, and note in `found` those that are not.
 
-    These are files that, `placed` in the destination, would have the name of one of `shards`, and indexes of tensors
-    that are not in their shards any more. Once source shards have been removed, nothing tells what an index is of:
-    those that were carried over have been kept.
+    Not carried over are files that, `placed` in the destination, would have the name of one of `shards`, and indexes
+    of tensors that are no longer in their shards. Once source shards have been removed, indexes cannot be checked:
+    those stay that the run has kept.
     """
     target = {file.name: placed([file])[0].target for file in found.files}
     indexes = {file.name: file for file in found.files if file.name.endswith(INDEX_SUFFIX)}
@@ -49,7 +49,7 @@ def keep_what_stays_true(
 
 
 def _is_true(file: SideFile, tensors: Tensors) -> bool:
-    """Whether every tensor that an index places in one of the shards is there; what is no index states nothing."""
+    """Whether every tensor that an index places in one of the shards is there; True for a file that is no index."""
     folder = PurePosixPath(file.name).parent
     try:
         places = Index(file.path.parent, file.path.name).weight_map
@@ -61,5 +61,5 @@ def _is_true(file: SideFile, tensors: Tensors) -> bool:
 
 
 def tensors_of(shards: Iterable[OutputShard]) -> Tensors:
-    """The names that the headers of shards to be written have."""
+    """The names of the tensors in shards to write."""
     return {shard.name: parse_header(shard.header[LENGTH_BYTES:], shard.name, None).names for shard in shards}

@@ -46,9 +46,9 @@ from csf_tool.write.targets import TARGETS, Statement, TargetLayout, target_for
 
 @dataclass(frozen=True)
 class CompressOptions:
-    """What to write: how, is in `WriteOptions`.
+    """Options of what to write; `WriteOptions` has those of how.
 
-    Without a `layout` it is the one that readers exist for: Hugging Face for NVFP4, container for MXFP4.
+    Without a `layout`, that one is written for which readers exist: Hugging Face for NVFP4, container for MXFP4.
     """
 
     layout: CompressTo | None = None
@@ -56,14 +56,14 @@ class CompressOptions:
     origin: StatedOrigin = field(default_factory=StatedOrigin)
 
     def wanted(self, layout: str) -> dict[str, Any]:
-        """What two runs must have in common for one to go on from the other."""
+        """The options that two runs must share for one to go on from the other, as JSON."""
         options = {"layout": layout, **asdict(self.rules), **asdict(self.origin)}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
 
 
 @dataclass(kw_only=True)
 class Compressed(Written):
-    """What `compress` wrote."""
+    """The result of `compress`."""
 
     target: TargetLayout
     format: CsfFormat
@@ -170,7 +170,7 @@ def compress(
 
 
 def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
-    """Why there is nothing to compress in a checkpoint without planes."""
+    """The error of a checkpoint without planes to compress."""
     if not checkpoint.misfits:
         return UsageError(f"{checkpoint.label}: holds no FP4 block scales")
     first, number = checkpoint.misfits[0], len(checkpoint.misfits)
@@ -180,7 +180,7 @@ def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
 
 
 def _target(checkpoint: Checkpoint, options: CompressOptions) -> TargetLayout:
-    """The layout to write: what is asked for, or the one that readers of the format exist for."""
+    """The layout to write: the one given, or the one for which readers of the format exist."""
     fmt = main_format(checkpoint.dense_planes)
     default = target_for(fmt)
     target = TARGETS[options.layout] if options.layout else default
@@ -193,7 +193,7 @@ def _target(checkpoint: Checkpoint, options: CompressOptions) -> TargetLayout:
 def _compressed(
     written: Written, target: TargetLayout, planes: "_Choice | Checkpoint", device: str, left: Sequence[LeftDense] = ()
 ) -> Compressed:
-    """The result, of planes that were chosen now or that a finished result holds."""
+    """The result for planes that were chosen in this run, or that a finished destination holds."""
     if isinstance(planes, Checkpoint):
         fmt, scales = planes.formats[0], [(plane.dense_bytes, plane.csf_bytes) for plane in planes.planes]
     else:
@@ -217,7 +217,7 @@ def _choose(
     configs: Mapping[str, Any],
     measure: Callable[[list[DensePlane]], dict[str, int]],
 ) -> tuple[_Choice, list[LeftDense]]:
-    """Choose what to compress; and what stays dense, each with the reason."""
+    """Choose the planes to compress, and list those that stay dense, each with the reason."""
     planes = checkpoint.dense_planes
     modules = None if target.layout.keeps_dense_files else _marked_modules(planes, configs)
     selection = select(planes, rules, modules, measure, checkpoint.doubtful)
@@ -237,7 +237,7 @@ def _recipe_modules(configs: Mapping[str, Any]) -> set[str]:
 
 
 def _marked_modules(planes: Iterable[DensePlane], configs: Mapping[str, Any]) -> dict[str, str]:
-    """The module of every plane that a mark would stand for: its recipe's, or its group of experts."""
+    """The module that is marked for each plane: that of its recipe, or its group of experts."""
     known = _recipe_modules(configs)
     return {plane.name: _marked_module(plane.name, known) for plane in planes}
 
@@ -248,7 +248,7 @@ def _marked_module(name: str, known: set[str]) -> str:
 
 
 def _unmarked(configs: Mapping[str, Any], choice: _Choice) -> list[str]:
-    """That readers which go by recipes will not find some of the planes."""
+    """Warnings of planes without a recipe, which readers that go by recipes will not find."""
     known = _recipe_modules(configs)
     unmarked = sorted({_marked_module(name, known) for name in choice.planes} - known)
     if not unmarked:
@@ -261,7 +261,7 @@ def _unmarked(configs: Mapping[str, Any], choice: _Choice) -> list[str]:
 
 @dataclass(frozen=True)
 class _Measuring:
-    """What a job needs to count the exceptions of the planes of one shard."""
+    """Everything that a job needs to count the exceptions of the planes of one shard."""
 
     planes: list[DensePlane]
     encoder: Encoder
@@ -290,7 +290,7 @@ def _count_exceptions(
 
     def done(task: _Measuring, found: dict[str, int]) -> None:
         counts.update(found)
-        if how.executor:  # whose workers have nobody to tell
+        if how.executor:  # its workers cannot report progress
             shared.advance(sum(plane.dense_bytes for plane in task.planes))
 
     if how.executor:
@@ -321,7 +321,7 @@ def _measure(task: _Measuring, on_bytes: OnBytes = lambda _: None) -> dict[str, 
 def _kept(
     checkpoint: Checkpoint, found: Beside, earlier: Earlier, target: TargetLayout, shards: list[OutputShard]
 ) -> list[SideFile]:
-    """What is carried over as it is, of what was found beside the shards."""
+    """The files in `found` that are carried over as they are."""
 
     def tensors() -> Tensors:
         dense = {shard.name: shard.header.names for shard in checkpoint.shards}

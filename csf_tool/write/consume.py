@@ -1,7 +1,7 @@
 """Removing source shards while another checkpoint is made of them, for disks without room for both copies.
 
-A source shard goes only when every new shard that needs it is written, synced, read back from the disk and
-found right. What is about to go is recorded first, so that a run killed midway knows what is missing on purpose.
+A source shard is removed only when every new shard that needs it is written, synced, read back from the disk and
+found right. Removals are recorded first, so that the run after a killed one knows what is missing on purpose.
 """
 
 import os
@@ -44,7 +44,7 @@ def sole_consumer(checkpoint: Checkpoint) -> Iterator[None]:
 
     Raises:
         UsageError: a shard is not the user's own to remove.
-        EnvironmentFault: another run is at it.
+        EnvironmentFault: another run is removing its shards.
     """
     require_consumable(checkpoint)
     if not hasattr(os, "O_DIRECTORY"):
@@ -74,9 +74,9 @@ def _why_not(shard: Shard) -> str | None:
 
 
 def finish_removal(source: Path, destination: Path) -> bool:
-    """Do what a run left undone that was killed while it removed the last source shards; whether all is done.
+    """Remove the last source shards of a run that was killed while it did so; return whether all is done.
 
-    All is done as well where a run that removed the shards of `source` has come to its end.
+    All is done as well where a run that removed the shards of `source` has finished.
 
     Raises:
         UsageError: the destination is of another source, or a shard in `source` is not the one that the run has read.
@@ -102,12 +102,12 @@ def finish_removal(source: Path, destination: Path) -> bool:
 
 
 def source_root(source: Path) -> str:
-    """Where a source lies, as journals state it."""
+    """The place of a source, as journals state it."""
     return escape(str(source.resolve()))
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """What lies under a name, links not followed; None where nothing does."""
+    """The status of a file or link itself; None where there is nothing."""
     try:
         return path.lstat()
     except FileNotFoundError:
@@ -129,7 +129,7 @@ class Consumer:
         sync_folder(journal.path_of("").parent)  # or a power cut could take the result and leave the removal
 
     def shard_done(self, shard: OutputShard) -> None:
-        """A new shard has its name: read it back, and remove the sources that only it still needed.
+        """Read back a new shard that has got its name, and remove the sources that only it still needed.
 
         Raises:
             EnvironmentFault: what the disk gives back is not what was written; nothing is removed.
@@ -143,14 +143,14 @@ class Consumer:
             self._remove(free)
 
     def finish(self) -> None:
-        """The checkpoint is complete: the last sources go, which were kept so that it could be opened again."""
+        """Remove the last sources, which were kept so that an unfinished run could open its checkpoint again."""
         names = list(self._needed_by)
         self._record(names)
         self._journal.complete()
         self._remove(names)
 
     def _record(self, names: list[str]) -> None:
-        """Note what is about to go: all of it first, lest half of a plane's streams be left for the next run."""
+        """Record all sources to remove before the first is removed, lest half of a plane's streams be left unrecorded."""
         for name in names:
             self._journal.consume(self._sources[name])
 
@@ -162,10 +162,10 @@ class Consumer:
             self.removed.append(name)
 
     def _require_same(self, name: str) -> None:
-        """Check that what lies under a source's name is still the file that was read.
+        """Check that a source is still the file that was read.
 
         Raises:
-            EnvironmentFault: somebody has put another one there.
+            EnvironmentFault: another file has taken its place.
         """
         source, then = self._sources[name], self._found[name]
         now = _status(source.path)
@@ -186,7 +186,7 @@ class Consumer:
 
 
 def _needs(shards: list[OutputShard]) -> dict[str, set[str]]:
-    """The new shards that each source shard waits for; those with a new shard in common wait for all of theirs."""
+    """The new shards that each source shard waits for; sources that share a new shard wait for the same ones."""
     needed_by: dict[str, set[str]] = {}
     for shard in shards:
         waiting = {shard.name}

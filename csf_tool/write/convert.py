@@ -47,31 +47,31 @@ HEADERS_UNKNOWN = (
     "unknown: converted from the Hugging Face layout, so the original shards cannot be restored bit for bit; "
     "the dense order is csf-tool's own"
 )
-"""What a manifest says of originals that nobody recorded."""
+"""Note of a manifest without hashes of the originals."""
 
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """What to write beside the target: how, is in `WriteOptions`."""
+    """Options of what to write, beside the target; `WriteOptions` has those of how."""
 
     checkpoint_root: str | None = None
     origin: StatedOrigin = field(default_factory=StatedOrigin)
 
     def wanted(self, target: Target) -> dict[str, Any]:
-        """What two runs must have in common for one to go on from the other."""
+        """The options that two runs must share for one to go on from the other, as JSON."""
         return {"to": target.value, "checkpoint_root": self.checkpoint_root, **asdict(self.origin)}
 
 
 @dataclass(kw_only=True)
 class Converted(Written):
-    """What `convert` wrote."""
+    """The result of `convert`."""
 
     target: Target
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the result states of all of the source, as JSON, for a run that goes on without some of its shards.
+    """Facts about the whole source that the result states, as JSON, for a run that goes on without some of its shards.
 
     `shards` are their file names; `names`, the shard of every dense tensor; `scales`, the dense and the stored bytes
     of every plane.
@@ -159,10 +159,10 @@ def _output(
     options: ConvertOptions,
     notes: list[str],
 ) -> Output:
-    """What is to be written in a layout; `notes` hear of what the result cannot have."""
+    """The output in a layout; what the result cannot have is added to `notes`."""
     fmt = format_by_name(facts.format)
     layout, slabs = target.layout, {}
-    if not layout.keeps_dense_files:  # who finds planes by recipes wants fixed streams in their slabs
+    if not layout.keeps_dense_files:  # readers that go by recipes expect fixed streams in slabs
         slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in checkpoint.planes}
     shards = [_copied_shard(s, layout.stored_name(s.file), layout.marks(fmt), slabs) for s in checkpoint.shards]
     found = beside(checkpoint)
@@ -191,7 +191,7 @@ def _statement(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -
 
 
 def _marked_configs(checkpoint: Checkpoint, earlier: Earlier, notes: list[str]) -> list[SideFile]:
-    """The configs with a mark on every recipe whose planes are all CSF; `notes` hear of planes without a recipe."""
+    """The configs, marked at every recipe whose planes are all CSF; planes without a recipe are added to `notes`."""
     files = config_files(checkpoint)
     known = {recipe.module for file in files for recipe in recipes(load_json(file.path, file.name))}
     covering = {module_of(p.name): covering_recipe(module_of(p.name), known) for p in checkpoint.planes}
@@ -276,7 +276,7 @@ def _copied_shard(shard: Shard, name: str, marks: dict[str, str], shapes: Mappin
 
 
 class CopyingRenderer:
-    """Gives shards a new header; their data are copied as they are."""
+    """Renderer of shards with a new header, whose data are copied as they are."""
 
     passes_source = False
 
@@ -294,12 +294,12 @@ class _Copying:
         yield from (part for part in self._shard.parts if isinstance(part, Range))
 
     def source_sha256(self) -> str | None:
-        """None: the kernel copies what it holds."""
+        """No hash: the kernel copies the data."""
         return None
 
     def receipt(self, sha256: str | None) -> SideFile | None:  # noqa: ARG002 (see Rendering)
-        """None: nobody knows the originals here."""
+        """No receipt: the originals are unknown."""
         return None
 
     def prove(self, path: Path, readers: Readers, on_bytes: OnBytes) -> None:
-        """Nothing was made anew but the header."""
+        """Nothing to prove: only the header is new."""

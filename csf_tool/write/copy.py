@@ -17,7 +17,7 @@ from csf_tool.progress import OnBytes
 from csf_tool.write.journal import Journal, Record
 
 _FORGET_BYTES = 64 << 20
-"""How much is read and written between two hints to the page cache."""
+"""Bytes that are read and written between two hints to the page cache."""
 
 
 class _Forgets(Protocol):
@@ -27,7 +27,7 @@ class _Forgets(Protocol):
 
 @contextmanager
 def dropping_cache(wanted: bool, on_bytes: OnBytes, *files: _Forgets) -> Iterator[OnBytes]:
-    """Whom to tell of bytes that pass, in place of `on_bytes`: where `wanted`, the page cache lets go of them."""
+    """Wrap `on_bytes` so that, where `wanted`, the page cache drops what `files` have read or written."""
     since = 0
 
     def forget() -> None:
@@ -85,7 +85,7 @@ def write_parts(
 
 
 def write_side_file(side_file: SideFile, journal: Journal) -> int:
-    """Write a file unless an earlier run has; how many bytes were written. Links become ordinary files.
+    """Write a file unless an earlier run has, and return the bytes written. Links become ordinary files.
 
     Raises:
         CheckpointError: it cannot be read, or does not have the hash that it must have.

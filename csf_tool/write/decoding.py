@@ -1,4 +1,4 @@
-"""Shards whose planes are decoded on their way: what `expand` writes, and what proves a container."""
+"""Shards whose planes are decoded while they are written, for `expand`, or read, to prove a container."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def decode_parts(parts: Sequence[Part], readers: Readers, decoder: Decoder) -> I
 
 @dataclass(frozen=True)
 class DecodingRenderer:
-    """Decodes the planes of shards."""
+    """Renderer that decodes the planes of shards."""
 
     decoder: Decoder
     passes_source: ClassVar[bool] = False
@@ -53,12 +53,12 @@ class _Decoding:
         yield from decode_parts(self._shard.parts, self._readers, self._decoder)
 
     def source_sha256(self) -> str | None:
-        """None: ranges that the kernel copies pass unseen."""
+        """No hash: ranges that the kernel copies are not seen."""
         return None
 
     def receipt(self, sha256: str | None) -> SideFile | None:  # noqa: ARG002 (see Rendering)
-        """No file goes with a dense shard."""
+        """No receipt: a dense shard has none."""
         return None
 
     def prove(self, path: Path, readers: Readers, on_bytes: OnBytes) -> None:
-        """Nothing more than its SHA-256 can be known of the original, and the engine compares that."""
+        """Nothing to prove: of the original only the SHA-256 can be known, which the engine compares."""

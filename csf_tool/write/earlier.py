@@ -1,4 +1,4 @@
-"""What an earlier run left in the destination, whole or not, before another begins."""
+"""Remains of an earlier run in the destination, finished or not, as the next one finds them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ FACTS = "facts"
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an earlier run into the same destination left.
+    """Remains of an earlier run in the same destination.
 
-    `consumed` are the source shards that it removed, and `facts` what it kept of them. `result` is the checkpoint in
-    the destination, if that run was the same as this one and came to its end.
+    `consumed` are the source shards that it removed, and `facts` the `Output.facts` that it kept. `result` is the
+    checkpoint in the destination, if that run was the same as this one and finished.
     """
 
     consumed: Mapping[str, tuple[int, int]]
@@ -49,7 +49,7 @@ class Earlier:
         operation: str,
         wanted: dict[str, Any] | None = None,
     ) -> "Earlier":
-        """What lies in the destination of a run that is about to begin; `wanted` are the `options` of its `Run`.
+        """Read the destination of a run that is about to begin; `wanted` are the `options` of its `Run`.
 
         Raises:
             UsageError: the destination cannot be right, or holds the result of something else.
@@ -61,15 +61,15 @@ class Earlier:
         run = Run(operation, fingerprint(checkpoint, consumed), wanted or {}, escape(checkpoint.label), root)
         result = None if options.compares else finished_result(destination, run)
         if result is None and not options.compares and not holds_files(destination, SHARD_SUFFIX):
-            journal.require_begun_or_empty()  # before there is work to lose; what has shards is looked at more closely
+            journal.require_begun_or_empty()  # before there is work to lose; folders with shards are examined later
         return cls(consumed, kept_facts(destination), result, run, journal)
 
     def written(self, checkpoint: Checkpoint, destination: Path) -> Written:
-        """What there is to say of a result that was complete already."""
+        """The report on a result that was complete already."""
         return Written(source=checkpoint.label, destination=str(destination), was_complete=True)
 
     def content(self, name: str) -> bytes | None:
-        """What a file beside the shards is to hold: by now headers may be gone that it was made from."""
+        """The kept content of a file beside the shards: headers that it was made from may have been removed."""
         return self._journal.kept(name)
 
     def record(self, name: str, records: Mapping[str, Record]) -> Record:
@@ -85,7 +85,7 @@ class Earlier:
 
 
 def kept_facts(destination: Path) -> dict[str, Any] | None:
-    """The `Output.facts` that an unfinished run which removes its source kept.
+    """The `Output.facts` kept by an unfinished run that removes its source.
 
     Raises:
         CheckpointError: they are damaged.
@@ -97,17 +97,17 @@ def kept_facts(destination: Path) -> dict[str, Any] | None:
 def require_sound(
     checkpoint: Checkpoint, consumed: Mapping[str, object], refusal: str, excused: Iterable[str] = ()
 ) -> None:
-    """Refuse a checkpoint at fault; faults in the files `excused` stop nothing.
+    """Refuse a checkpoint at fault, but not for faults in the files `excused`.
 
     Shards that an earlier run removed are missing on purpose, and a container's totals no longer fit: that run had
-    seen everything whole.
+    checked the whole checkpoint.
 
     Raises:
         CheckpointError: there is a fault.
     """
     known = {*excused, *consumed, *(checkpoint.layout.totals_in if consumed else ())}
-    if found := [problem for problem in obstacles(checkpoint.problems) if problem.file not in known]:
-        raise CheckpointError(f"{refusal}: {first_of(found)}", Code.FAULTY_SOURCE, checkpoint.label)
+    if faults := [problem for problem in obstacles(checkpoint.problems) if problem.file not in known]:
+        raise CheckpointError(f"{refusal}: {first_of(faults)}", Code.FAULTY_SOURCE, checkpoint.label)
 
 
 def finished_result(destination: Path, run: Run) -> Checkpoint | None:
@@ -120,13 +120,13 @@ def finished_result(destination: Path, run: Run) -> Checkpoint | None:
     if not noted or has_journal(destination) or not names_in(destination):
         return None
     try:
-        found = Run.parse(noted)
+        earlier = Run.parse(noted)
         opened = open_checkpoint(destination)
     except CsfToolError:
         return None
-    if not found.is_same(run):
-        what = f"csf-tool {found.operation} {found.label}"
-        why = "with other options" if (found.source, found.operation) == (run.source, run.operation) else "finished"
+    if not earlier.is_same(run):
+        what = f"csf-tool {earlier.operation} {earlier.label}"
+        why = "with other options" if (earlier.source, earlier.operation) == (run.source, run.operation) else "finished"
         problem = f"holds the result of `{what}`, {why}: give another folder, or remove this one"
         raise UsageError(problem, file=str(destination))
     return None if obstacles(opened.problems) else opened

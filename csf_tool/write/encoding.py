@@ -1,4 +1,4 @@
-"""Shards whose block scales are encoded on their way: what `compress` writes, its receipts, and their proof."""
+"""Shards whose block scales are encoded while `compress` writes them, their receipts, and their proof."""
 
 import hashlib
 import os
@@ -34,7 +34,7 @@ from csf_tool.write.selection import csf_bytes
 def encoded_shard(
     shard: Shard, chosen: Mapping[str, DensePlane], exceptions: Mapping[str, int], layout: type[Layout], fmt: CsfFormat
 ) -> OutputShard:
-    """What becomes of a dense shard: `chosen` planes, with so many exceptions each, turn into streams."""
+    """The shard to write for a dense one: `chosen` planes, with so many exceptions each, become streams."""
     entries: list[tuple[str, str, tuple[int, ...], int]] = []
     sources: list[Located | DensePlane] = []
     for tensor in shard.header:
@@ -73,7 +73,7 @@ def require_lossless(encoded: CodedPlane) -> None:
 
 @dataclass(frozen=True)
 class EncodingRenderer:
-    """Encodes the planes of shards, or takes the streams that were kept when their exceptions were counted.
+    """Renderer that encodes the planes of shards, or takes the streams kept when their exceptions were counted.
 
     With a `prover`, every shard gets a receipt and is proved: it is rebuilt, with that decoder, from what was written.
     """
@@ -142,7 +142,7 @@ class _Encoding:
                 yield part
 
     def _note_scales(self, plane: DensePlane, streams: PlaneStreams) -> None:
-        """Take in the dense scales of a plane for the receipt."""
+        """Add a plane to the receipt, with the hash of its dense scales."""
         scales = streams.decode().data.cast("B")
         self._source_hash.update(scales)
         self._scales[plane.name] = ScaleReceipt(
@@ -156,7 +156,7 @@ class _Encoding:
         )
 
     def source_sha256(self) -> str | None:
-        """The hash of what a receipt will call the original."""
+        """The hash of the dense shard, which a receipt states as the original."""
         return self._source_hash.hexdigest() if self._renderer.passes_source else None
 
     def _receipt(self, sha256: str | None) -> Receipt:
@@ -165,7 +165,7 @@ class _Encoding:
         return Receipt(row, self._source_header, self._scales)
 
     def receipt(self, sha256: str | None) -> SideFile | None:
-        """The receipt of the shard, once all has passed and the stored shard's hash is known."""
+        """The receipt of the shard, once all of its bytes have passed and the stored shard's hash is known."""
         if self._renderer.prover is None:
             return None
         return SideFile.new(receipt_name(self._source.name), render_json(self._receipt(sha256).render()))
@@ -174,7 +174,7 @@ class _Encoding:
         """Rebuild the original shard from the file that was written, and compare its hash.
 
         Raises:
-            CheckpointError: it is not the original.
+            CheckpointError: the rebuilt shard is not the original.
         """
         if self._renderer.prover is None:
             return

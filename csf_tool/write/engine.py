@@ -1,8 +1,8 @@
 """Writing an `Output` into a destination: the one way in which `expand`, `compress` and `convert` write.
 
-Shards are independent: each is one job, on threads here or on whatever executor is given, and a journal in the
-destination remembers which are finished. The files beside them, which make a folder look like a checkpoint, are
-written when all shards are there.
+Shards are independent: each is one job, on threads here or on the given executor, and a journal in the destination
+records which are finished. The files beside them, which make a folder look like a checkpoint, are written when all
+shards are there.
 """
 
 import time
@@ -48,7 +48,7 @@ from csf_tool.write.run import Share, WriteOptions, Written
 
 @dataclass(frozen=True)
 class _ShardJob:
-    """What a job needs to write one shard."""
+    """Everything that a job needs to write one shard."""
 
     shard: OutputShard
     renderer: Renderer
@@ -57,7 +57,7 @@ class _ShardJob:
     drop_cache: bool
     link: bool
     evidence: Evidence = field(default_factory=dict)
-    """What is known of the sources that are hashed for it."""
+    """The known hashes of those sources that are hashed before the shard is written."""
 
 
 def write(
@@ -97,14 +97,14 @@ def write(
 def _holds_whole(destination: Path, output: Output) -> bool:
     """Whether a folder holds the files of an output and no others, as far as names, sizes and headers tell.
 
-    It is asked where no note says what the folder is of.
+    Only for folders without a note of the run that filled them.
     """
     if finished_run(destination) or not is_folder(destination):
         return False
     files = {shard.name: shard for shard in output.shards}
     beside = {file.target: file for file in output.side_files}
-    there = set(relative_files(destination))
-    if not {*files, *beside} <= there or not there <= {*files, *beside, *output.document_names}:
+    present = set(relative_files(destination))
+    if not {*files, *beside} <= present or not present <= {*files, *beside, *output.document_names}:
         return False
     return all(_has_header(destination / name, shard) for name, shard in files.items()) and all(
         file.is_equal_to(destination / name) for name, file in beside.items()
@@ -126,24 +126,24 @@ def _require_room(
     run: Run,
     options: WriteOptions,
 ) -> None:
-    """Check that there is room for what is not there yet, and for the stored shards that are fetched meanwhile.
+    """Check that there is room for the files still to write, and for the stored shards that are fetched meanwhile.
 
-    What a killed run left half written goes first, or it would count against the room.
+    Half-written files of a killed run are removed first, or they would count against the room.
     """
-    there = Journal(destination)
+    journal = Journal(destination)
     if has_journal(destination):
-        there.require_fit(run, None)
-        there.remove_abandoned()
+        journal.require_fit(run, None)
+        journal.remove_abandoned()
     if options.ignore_space:
         return
     new = [shard for shard in output.shards if not (options.link and _can_link(shard))]
     sizes = {shard.name: shard.size for shard in new} | {file.target: file.size for file in output.side_files}
     if options.compares:
-        found = sum(path.stat().st_size for name in sizes if is_file(path := destination / name))
+        present = sum(path.stat().st_size for name in sizes if is_file(path := destination / name))
     else:
-        found = there.bytes_there(sizes)
-    sources = (source for shard in mine if not there.finished(shard.name) for source in shard.sources)
-    needed = sum(sizes.values()) + output.documents_bytes - found + room_to_fetch(sources, options.jobs)
+        present = journal.bytes_there(sizes)
+    sources = (source for shard in mine if not journal.finished(shard.name) for source in shard.sources)
+    needed = sum(sizes.values()) + output.documents_bytes - present + room_to_fetch(sources, options.jobs)
     # With --consume-source room comes free as the run goes on.
     Destination(destination, checkpoint.root).require_space(0 if options.consume_source else needed)
 
@@ -186,7 +186,7 @@ class _Run:
         self._consumer = self._start_consuming() if options.consume_source else None
 
     def _start_consuming(self) -> Consumer:
-        """Keep what is made from the whole source before any of it goes."""
+        """Keep everything that is made from the whole source before any shard of it is removed."""
         self._journal.keep(FACTS, render_json(self._output.facts))
         for file in self._output.side_files:
             if file.content is not None:
@@ -194,7 +194,7 @@ class _Run:
         return Consumer(self._output.shards, self._journal, self._right_record)
 
     def write(self, mine: list[OutputShard]) -> None:
-        """Write the shards of this share, and all else when every shard is there."""
+        """Write the shards of this share, and all other files when every shard is there."""
         if self._options.compares:
             self.written.adopted_files = self._adopt([*mine, *self._output.side_files])
         todo = [shard for shard in mine if not self._is_finished(shard)]
@@ -220,9 +220,9 @@ class _Run:
         return True
 
     def _right_record(self, shard: OutputShard) -> Record | None:
-        """The record of a shard whose file holds the bytes that it would be given again; None where it holds others.
+        """The record of a shard whose file holds the bytes that this run would write; None where it holds others.
 
-        A known hash says so; where there is none the bytes are made again, and compared.
+        They are compared by the shard's known hash; without one, the bytes are made again.
         """
         path, folder = self._journal.path_of(shard.name), self._journal.fetch_folder(shard.name)
         recorded = self._journal.finished(shard.name)
@@ -245,7 +245,7 @@ class _Run:
                     hashing.update(memoryview(found))
             record = Record(shard.size, hashing.hexdigest() if hashing else None)
             receipt = rendering.receipt(record.sha256)
-            if receipt and not _lies_there(receipt, self._journal):
+            if receipt and not _is_in_place(receipt, self._journal):
                 if exists(self._journal.path_of(receipt.target)):
                     return None
                 write_side_file(receipt, self._journal)
@@ -259,13 +259,13 @@ class _Run:
         return adopt(files, self._journal, right_record, self._progress, self._options.jobs, self._cancel)
 
     def _evidence_for(self, shard: OutputShard) -> Evidence:
-        """What is to be held against the sources of a shard: a known hash of the shard itself proves more."""
+        """The hashes to compare the sources of a shard with: none where the hash of the shard itself is known."""
         if shard.sha256:
             return {}
         return {source.name: self._evidence[source.name] for source in shard.sources if source.name in self._evidence}
 
     def _note(self, shard: OutputShard) -> None:
-        """A shard is complete under its name."""
+        """Note that a shard is complete under its name."""
         if self._consumer:
             self._consumer.shard_done(shard)
         self.written.shards.append(shard.name)
@@ -304,7 +304,7 @@ class _Run:
         self._note(job.shard)
 
     def _finish_when_all_are_there(self) -> None:
-        """Write the other files and take the journal away, unless other shares have shards yet to write."""
+        """Write the other files and remove the journal, unless other shares have shards yet to write."""
         with self._journal.exclusive() as is_there:
             if not is_there:  # another share has finished everything
                 return
@@ -332,22 +332,22 @@ class _Run:
         self.written.other_files.append(file.target)
 
 
-def _lies_there(file: SideFile, journal: Journal) -> bool:
-    """Whether a file of these bytes, put there by somebody else, has the name already."""
+def _is_in_place(file: SideFile, journal: Journal) -> bool:
+    """Whether somebody else has put a file of the same bytes in its place already."""
     path = journal.path_of(file.target)
     return is_file(path) and not path.is_symlink() and file.is_equal_to(path)
 
 
 @dataclass
 class _Did:
-    """What a job did: bytes written, bytes that nobody has been told of yet, and whether it made a hard link."""
+    """The report of a job: bytes written, bytes not yet reported as progress, and whether it made a hard link."""
 
     bytes_written: int = 0
     unreported: int = 0
     linked: bool = False
 
     def count(self, nbytes: int) -> None:
-        """Count bytes that are to be told of later: a cluster's worker has nobody to tell."""
+        """Count bytes to report at the end of the job: a cluster's worker cannot report progress."""
         self.unreported += nbytes
 
 
@@ -388,7 +388,7 @@ def write_shard(job: _ShardJob, on_bytes: OnBytes | None = None) -> _Did:
             if (passed := rendering.source_sha256()) is not None:
                 require_passed(shard.sources, job.evidence, passed)
             receipt = rendering.receipt(sha256)
-            if receipt and not _lies_there(receipt, journal):
+            if receipt and not _is_in_place(receipt, journal):
                 did.bytes_written += write_side_file(receipt, journal)
             return Record(shard.size, sha256)
 

@@ -1,4 +1,4 @@
-"""Holding what is written from against the hashes that came with it: of what is written nobody knows any."""
+"""Comparing the source of a run with the hashes that came with it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -24,21 +24,21 @@ Evidence = Mapping[str, tuple[PublishedHash, ...]]
 
 
 def evidence_warnings(checkpoint: Checkpoint) -> list[Problem]:
-    """What of the evidence beside a checkpoint is odd, and stops nobody from reading it."""
-    gone = [
+    """Warnings of oddities among the hashes that came with a checkpoint; it can be read all the same."""
+    missing = [
         Problem(f"is not there; its hash is known ({entry.place})", Code.MISSING_FILE, entry.file)
         for entry in ([] if checkpoint.hub else published_hashes(checkpoint))
         if not entry.file.endswith(SHARD_SUFFIX) and not is_file(checkpoint.root / entry.file)
     ]
-    found = [*damaged_evidence(checkpoint), *gone, *mixed_revisions(checkpoint)]
-    return [replace(problem, severity=Severity.WARNING) for problem in found]
+    problems = [*damaged_evidence(checkpoint), *missing, *mixed_revisions(checkpoint)]
+    return [replace(problem, severity=Severity.WARNING) for problem in problems]
 
 
 def require_known_hashes(checkpoint: Checkpoint, refusal: str) -> None:
     """Check the files beside the shards by every hash that is known of them, and that hashes do not contradict.
 
     Raises:
-        CheckpointError: a file is another one than its hash says, or two hashes cannot both be right.
+        CheckpointError: a file does not have its hash, or two hashes cannot both be right.
     """
     promised = {entry.file for entry in checkpoint.layout.model_hashes()}
     shards = {shard.name for shard in checkpoint.shards}
@@ -59,14 +59,14 @@ def shard_evidence(checkpoint: Checkpoint) -> Evidence:
 
 
 def hashed_first(evidence: Evidence, passes_source: bool) -> Evidence:
-    """What is compared before anything is made of a source: all but the SHA-256 of one whose every byte will pass."""
+    """The hashes to compare before a source is used: all but the SHA-256 of one whose every byte will pass."""
     if not passes_source:
         return evidence
     return {name: known for name, known in evidence.items() if any(entry.algorithm != "sha256" for entry in known)}
 
 
 def require_hashes(sources: Iterable[Shard], evidence: Evidence, on_bytes: OnBytes) -> None:
-    """Read those of `sources` of which there is evidence, and check that they fit it.
+    """Read those of `sources` whose hashes are known, and compare them.
 
     Raises:
         As `require_hash`.
@@ -77,7 +77,7 @@ def require_hashes(sources: Iterable[Shard], evidence: Evidence, on_bytes: OnByt
 
 
 def require_passed(sources: Iterable[Shard], evidence: Evidence, sha256: str) -> None:
-    """Check the hash of the one source that has passed.
+    """Check the SHA-256 of the one source all of whose bytes have passed.
 
     Raises:
         As `require_hash`.
@@ -99,7 +99,7 @@ def require_hash(
     """Check that a file has the hashes that are `known` of it.
 
     Raises:
-        CheckpointError: it has not.
+        CheckpointError: it does not have them.
         EnvironmentFault: the system cannot read it.
     """
     if faults := hash_faults(path, name, known, sha256, on_bytes):

@@ -30,7 +30,7 @@ from csf_tool.write.run import WriteOptions, Written
 
 @dataclass(kw_only=True)
 class Expanded(Written):
-    """What `expand` wrote. `excused` are faults of the source's configs, as warnings: they stop nothing."""
+    """The result of `expand`. `excused` are faults of the source's configs, as warnings: they stop nothing."""
 
     device: str
     planes: int
@@ -38,7 +38,7 @@ class Expanded(Written):
     licences: list[str] = field(default_factory=list)
     proved_files: int = 0
     unproved_files: list[str] = field(default_factory=list)
-    """How many files beside the shards have the hash that a manifest gives, and the model's files that have none."""
+    """The model's files without a known hash; `proved_files` counts those with the one that a manifest gives."""
     origin: str = ""
     """The repository and revision of the dense model, as a container's manifest states them."""
 
@@ -68,7 +68,7 @@ def expand(
     """
     begun, options = time.monotonic(), options or WriteOptions()
     earlier = Earlier.at(destination, checkpoint, options, "expand")
-    # Recipes say how to read, not what the bytes are, and expand takes the marks out anyway.
+    # Recipes say how to read the bytes, not what they are, and expand removes the marks anyway.
     require_sound(checkpoint, earlier.consumed, "not expanded", excused=CONFIG_FILES)
     if not checkpoint.planes:
         problem = f"holds no CSF planes: nothing to expand ({checkpoint.kind})"
@@ -126,7 +126,7 @@ def _unproved(checkpoint: Checkpoint, side_files: list[SideFile]) -> list[str]:
 
 
 def _never_held(checkpoint: Checkpoint, shards: list[LogicalShard]) -> list[str]:
-    """What the source's index lists and the container never held: the dense checkpoint lacks it, too."""
+    """Tensors that the source's index lists and the container never held: the dense checkpoint lacks them, too."""
     root = checkpoint.layout.model_root
     name = find_index(root) if checkpoint.layout.keeps_dense_files else None
     try:

@@ -1,7 +1,7 @@
 """Shards that lie on the Hub, as files in the destination for as long as a job needs them.
 
-They are fetched by ranges, for then what an interrupted run has fetched is not fetched again, progress moves, and
-an interrupt is heard: huggingface_hub's own downloads begin again from the start.
+They are fetched by ranges, so that an interrupted run's bytes are not fetched again, progress moves, and an interrupt
+takes effect: huggingface_hub's own downloads begin again from the start.
 """
 
 import shutil
@@ -20,13 +20,13 @@ from csf_tool.progress import OnBytes
 
 @contextmanager
 def fetched(shards: Iterable[Shard], folder: Path, on_bytes: OnBytes) -> Iterator[dict[str, Path]]:
-    """Those of `shards` that lie on the Hub as files in `folder`, by name, each with the hash that the Hub lists.
+    """Fetch those of `shards` that lie on the Hub into `folder`, and give their paths by name; hashes are compared.
 
-    They go away when the block ends well. Otherwise they stay, and the next run takes them as they are.
+    They are removed when the block ends without an error. Otherwise they stay for the next run.
 
     Raises:
         CheckpointError: one does not have the hash that the Hub lists.
-        EnvironmentFault: one cannot be had, or not be written.
+        EnvironmentFault: one cannot be fetched or written.
     """
     copies = {}
     for shard in shards:
@@ -65,7 +65,7 @@ def _fetch(shard: Shard, remote: RemoteFile, path: Path, on_bytes: OnBytes) -> P
 
 
 def _complete(remote: RemoteFile, path: Path, on_bytes: OnBytes) -> tuple[str, bool]:
-    """Fetch what is missing of a file at its end: the hash of all of it, and whether there was something before."""
+    """Fetch the missing end of a file; return the hash of the whole, and whether a part was there before."""
     size = remote.size
     hasher = new_hasher(remote.published[0], size)
     with path.open("a+b") as file, remote.open() as reader:

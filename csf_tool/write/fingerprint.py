@@ -1,4 +1,4 @@
-"""Knowing a source again: the string by which a journal tells checkpoints apart."""
+"""Fingerprint of a source, by which a journal tells checkpoints apart."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from csf_tool.disk.reader import read_document
 def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] | None = None) -> str:
     """SHA-256 over the names, sizes and times of the shards, and the bytes of configs, main document and index.
 
-    It reads no tensor data, so two revisions that differ in data alone are told apart by the files' times.
+    No tensor data are read, so two revisions that differ in data alone are told apart by the files' times.
     `consumed` has size and time of shards that were there when the run began. A repository on the Hub is known by
     its name and commit.
     """

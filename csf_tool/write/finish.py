@@ -1,4 +1,4 @@
-"""finish: what is left to do of a run when all of its shards are there."""
+"""finish: do the rest of a run whose shards are all written."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def finish(
     """Go on with the run whose journal lies in `destination`, but write no shard; a finished one is left as it is.
 
     Raises:
-        UsageError: no unfinished run is there, or one of something else.
+        UsageError: no unfinished run is there, or one of another source.
         CheckpointError: the checkpoint is broken, or the journal is.
         EnvironmentFault: the system cannot read or write.
     """

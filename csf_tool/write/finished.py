@@ -1,7 +1,7 @@
-"""What a finished destination is of: the same command again knows its own work by it, and another one that of others.
+"""Notes of finished runs, by which a later command tells whether a destination holds its own result or another's.
 
-The note is an extended attribute of the folder: no file is added to what was written. File systems without such
-attributes have none; then only the files themselves can be compared.
+The note is an extended attribute of the folder: no file is added to what was written. On file systems without such
+attributes there is none; then only the files themselves can be compared.
 """
 
 import json
@@ -15,7 +15,7 @@ _ATTRIBUTE = "user.csf_tool.run"
 
 
 def note_finished(folder: Path, run: Mapping[str, Any]) -> None:
-    """Note the run whose whole result a folder holds, where the file system can."""
+    """Note the run whose whole result a folder holds, where the file system has extended attributes."""
     if hasattr(os, "setxattr"):
         with suppress(OSError):
             os.setxattr(folder, _ATTRIBUTE, json.dumps(run).encode())

@@ -193,7 +193,7 @@ class Journal:
             return None
         return record if size == record.size else None
 
-    def lies_unrecorded(self, name: str) -> bool:
+    def is_unrecorded(self, name: str) -> bool:
         """Whether something has the name of a file that no run has finished."""
         return not is_file(self._record_path(name)) and exists(self._destination / name)
 

@@ -59,10 +59,10 @@ class KeptStreams:
         return all(plane.name in self._places for plane in planes)
 
     def read(self, plane: DensePlane) -> PlaneStreams:
-        """The streams of a plane that was kept.
+        """The kept streams of a plane.
 
         Raises:
-            EnvironmentFault: the disk does not give them back.
+            EnvironmentFault: they cannot be read back.
         """
         offset, nbytes = self._places[plane.name]
         data = bytearray(nbytes)

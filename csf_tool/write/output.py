@@ -1,4 +1,4 @@
-"""What an operation is to produce: shards, the files beside them, and the documents that state what was written.
+"""Outputs of operations: shards, the files beside them, and the documents that state what was written.
 
 `expand`, `compress` and `convert` each make an `Output`; `csf_tool.write.engine` writes it.
 """
@@ -40,7 +40,7 @@ class OutputShard:
 
 
 class Rendering(Protocol):
-    """The bytes of one shard on their way into a file. Iterate over it once, to the end, before asking it anything."""
+    """The bytes of one shard to write. Iterate over it once, to the end, before its methods are called."""
 
     def __iter__(self) -> Iterator[memoryview | Range]:
         """The shard's bytes in order, its header first; a stored range may stand for its bytes."""
@@ -55,12 +55,12 @@ class Rendering(Protocol):
         """Check the complete file at `path`, which does not have its own name yet, and which `readers` may read.
 
         Raises:
-            CheckpointError: it does not give back what it was made from.
+            CheckpointError: the source cannot be rebuilt from it.
         """
 
 
 class Renderer(Protocol):
-    """Makes the bytes of shards. It travels to the workers of a cluster, so it can be pickled there."""
+    """Maker of the bytes of shards. It can be pickled, for it is sent to the workers of a cluster."""
 
     @property
     def passes_source(self) -> bool:
@@ -72,7 +72,7 @@ class Renderer(Protocol):
 
 @dataclass(frozen=True)
 class Output:
-    """What a run is to produce.
+    """Everything that a run is to write.
 
     `documents` are made last, of the
     records of all shards and the folder that they are in; `documents_bytes` is about what they take. `facts` is what
@@ -89,13 +89,13 @@ class Output:
     wants_hashes: bool = False
     """Whether the documents state the shards' own hashes."""
     proof_bytes: int = 0
-    """What `Rendering.prove` goes through, of all shards."""
+    """Bytes that `Rendering.prove` reads, of all shards together."""
     facts: dict[str, Any] = field(default_factory=dict)
     left_out: Mapping[Cause, list[str]] = field(default_factory=dict)
     """Files of the source that are not carried over, by the cause."""
 
     def alike_but_for_case(self) -> list[str]:
-        """That file systems which ignore case, or how an accent is written, would lose files of it."""
+        """Warnings of files that would be lost on file systems which ignore case, or how an accent is written."""
         alike: defaultdict[str, set[str]] = defaultdict(set)
         for name in [*(shard.name for shard in self.shards), *(file.target for file in self.side_files)]:
             alike[unicodedata.normalize("NFC", name).casefold()].add(name)

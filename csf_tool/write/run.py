@@ -1,4 +1,4 @@
-"""One run of a command that writes: how it goes about it, and what it says at its end."""
+"""Options of a run that writes, and its result."""
 
 import re
 from concurrent.futures import Executor
@@ -11,7 +11,7 @@ from csf_tool.running.jobs import default_jobs
 
 @dataclass(frozen=True)
 class Share:
-    """Which shards a run does by itself: the `number`-th of `of` shares, counted from 1."""
+    """The share of the shards that a run writes: the `number`-th of `of`, counted from 1."""
 
     number: int = 1
     of: int = 1
@@ -21,7 +21,7 @@ class Share:
         """The share that "3/8" names; all of it for None.
 
         Raises:
-            UsageError: it is no such text.
+            UsageError: the text names no share.
         """
         if text is None:
             return cls()
@@ -36,12 +36,12 @@ class Share:
 
 
 NOTHING = Share(0, 1)
-"""The share without shards: only the files beside them are left to do."""
+"""The share without shards: only the files beside them are left to write."""
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a run goes about writing. With an `executor`, shards are jobs of a cluster."""
+    """Options of how a run writes. With an `executor`, shards are jobs of a cluster."""
 
     jobs: int = field(default_factory=default_jobs)
     share: Share = Share()
@@ -62,7 +62,7 @@ class WriteOptions:
 
 @dataclass(kw_only=True)
 class Written:
-    """What a run wrote, or found finished by an earlier one.
+    """The result of a run, or of an earlier one that had finished it.
 
     `missing` are shards that other shares of the work have still to write; without any, the checkpoint is complete.
     `proved_shards` have the SHA-256 that was known beforehand. `bytes_written` are this run's own.
@@ -81,6 +81,6 @@ class Written:
     left_out: dict[Cause, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     was_complete: bool = False
-    """Whether the whole result was there already, from an earlier run: this one has done nothing."""
+    """Whether an earlier run had written the whole result: this one has done nothing."""
     bytes_written: int = 0
     seconds: float = 0.0

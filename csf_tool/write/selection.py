@@ -1,4 +1,4 @@
-"""Which block scales compress turns into CSF, and why it leaves the others dense."""
+"""Choice of the block scales that compress turns into CSF, and the reasons why others stay dense."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class LeftDense:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the user asks for: globs on tensor names, and whether planes may grow.
+    """The user's rules: globs on tensor names, and whether planes may grow.
 
     Without `include` the routed experts' scales are meant.
     """
@@ -31,7 +31,7 @@ class Rules:
     allow_padded: bool = False
 
     def refusal(self, plane: DensePlane, fmt: CsfFormat, doubt: str | None) -> str | None:
-        """Why a plane stays dense whatever its scales are, or None. `doubt` is what tells that its order is unknown."""
+        """Why a plane stays dense whatever its scales are, or None. `doubt` says why its order is unknown."""
         if _matches(plane.name, self.exclude):
             return "excluded by --exclude"
         if self.include and not _matches(plane.name, self.include):
@@ -61,7 +61,7 @@ def csf_bytes(plane: DensePlane, exceptions: int) -> int:
 
 
 def _why_no_gain(plane: DensePlane, exceptions: int) -> str | None:
-    """That CSF would not make the plane smaller, or None when it does."""
+    """The reason of a plane that CSF would not make smaller; None where it would."""
     nbytes = csf_bytes(plane, exceptions)
     if nbytes < plane.dense_bytes:
         return None

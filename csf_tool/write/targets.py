@@ -1,6 +1,6 @@
-"""The layouts that are written: what `compress` and `convert` ask of the one that they write.
+"""Layouts as targets: everything that differs between layouts when `compress` and `convert` write one.
 
-Where files go is asked of the `Layout` itself, as it is when a checkpoint is read.
+The places of files are the `Layout`'s own, as when a checkpoint is read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ _RECORD_BYTES = 1024
 
 @dataclass(frozen=True)
 class Statement:
-    """What documents are to state of all of the source: also of shards that are gone when a run goes on.
+    """Facts about the whole source for the documents, shards included that are removed when a run goes on.
 
     `shards` are their file names; `names`, the shard of every dense tensor; `scales`, the dense and the stored bytes of
     every plane. `source_index` is the side file that is the source's own index; `note`, what is not known.
@@ -66,15 +66,15 @@ class TargetLayout:
         return "" if fmt.has_hf_readers else f"no reader knows {fmt.title} CSF in the {self.layout.words}"
 
     def placed(self, files: Sequence[SideFile]) -> list[SideFile]:
-        """The model's own files where they lie in it."""
+        """The model's own files at their places in the layout."""
         return list(files)
 
     def compressed(self, output: Output, statement: Callable[[], Statement]) -> Output:  # noqa: ARG002
-        """What `compress` is to write, with the documents that state it."""
+        """The output of `compress` with the layout's documents."""
         return output
 
     def converted(self, output: Output, statement: Callable[[], Statement], record_of: RecordOf) -> Output:  # noqa: ARG002
-        """What `convert` is to write, with the documents that state it."""
+        """The output of `convert` with the layout's documents."""
         return output
 
 
@@ -94,43 +94,43 @@ class ContainerTarget(TargetLayout):
         return [replace(file, folder=METADATA) for file in files]
 
     def compressed(self, output: Output, statement: Callable[[], Statement]) -> Output:
-        """See `TargetLayout.compressed`; the receipts that go with the shards state what these are."""
-        said = statement()
-        receipts = list(map(receipt_name, said.shards))
+        """See `TargetLayout.compressed`; the rows of the shards are read from their receipts."""
+        stated = statement()
+        receipts = list(map(receipt_name, stated.shards))
 
         def rows(_: Mapping[str, Record], folder: Path) -> list[ShardRow]:
             return [ShardRow.parse(load_json(folder / name, name), name) for name in receipts]
 
         return replace(
-            _with_documents(output, said, rows, is_proved=True),
-            documents_bytes=sum(2 * len(shard.header) for shard in output.shards) + _RECORD_BYTES * len(said.scales),
+            _with_documents(output, stated, rows, is_proved=True),
+            documents_bytes=sum(2 * len(shard.header) for shard in output.shards) + _RECORD_BYTES * len(stated.scales),
             document_names=self.layout.own_files.union(receipts),
             proof_bytes=sum(source.size for shard in output.shards for source in shard.sources),
         )
 
     def converted(self, output: Output, statement: Callable[[], Statement], record_of: RecordOf) -> Output:
-        """See `TargetLayout.converted`; nobody knows the originals, so there are no receipts."""
-        said = statement()
+        """See `TargetLayout.converted`; the originals are unknown, so there are no receipts."""
+        stated = statement()
 
         def rows(records: Mapping[str, Record], _: Path) -> list[ShardRow]:
-            found = {file: record_of(self.layout.stored_name(file), records) for file in said.shards}
+            found = {file: record_of(self.layout.stored_name(file), records) for file in stated.shards}
             return [ShardRow(file, record.size, record.sha256) for file, record in found.items()]
 
-        return _with_documents(output, said, rows)
+        return _with_documents(output, stated, rows)
 
 
 TARGETS: dict[str, TargetLayout] = {target.layout.name: target for target in (TargetLayout(), ContainerTarget())}
-"""By what options call them."""
+"""Targets by the names that options give them."""
 
 
 def target_for(fmt: CsfFormat) -> TargetLayout:
-    """The layout that readers of a format exist for."""
+    """The layout for which readers of a format exist."""
     return next(target for target in TARGETS.values() if not target.refusal(fmt, ()))
 
 
 def _with_documents(
     output: Output,
-    said: Statement,
+    stated: Statement,
     rows: Callable[[Mapping[str, Record], Path], list[ShardRow]],
     *,
     is_proved: bool = False,
@@ -140,17 +140,17 @@ def _with_documents(
     def documents(records: Mapping[str, Record], folder: Path) -> list[SideFile]:
         shards = rows(records, folder)
         hashes = {file.name: sha256_of(folder / file.target, file.target) for file in output.side_files}
-        index_sha256 = hashes[said.source_index] if said.source_index else None
-        contract = render_contract(said.fmt, said.origin, len(said.scales), index_sha256, said.names)
-        record = verification(said.fmt, len(shards), len(said.scales))
-        manifest = render_manifest(said.fmt, said.origin, shards, hashes, index_sha256, said.scales, said.note)
+        index_sha256 = hashes[stated.source_index] if stated.source_index else None
+        contract = render_contract(stated.fmt, stated.origin, len(stated.scales), index_sha256, stated.names)
+        record = verification(stated.fmt, len(shards), len(stated.scales))
+        manifest = render_manifest(stated.fmt, stated.origin, shards, hashes, index_sha256, stated.scales, stated.note)
         named = [(CONTRACT, contract), *([(VERIFICATION, record)] if is_proved else []), (MANIFEST, manifest)]
         return [SideFile.new(name, render_json(document)) for name, document in named]
 
     return replace(
         output,
         documents=documents,
-        documents_bytes=_RECORD_BYTES * len(said.scales),
+        documents_bytes=_RECORD_BYTES * len(stated.scales),
         document_names=Container.own_files,
         wants_hashes=True,
     )
