@@ -39,6 +39,7 @@ class Code(StrEnum):
     NO_INDEX = "no-index", "There are shards, and no index that lists them."
     CONFIG_FORMAT = "config-format", "A config speaks of other formats than the tensors or another config have."
     CONFIG_CONTRADICTS_ITSELF = "config-contradicts-itself", "A config states its quantisation twice, and differently."
+    CONFIG_PRECISION = "config-precision", "A config says that modules are FP4 and they are not, or the reverse."
     SCALE_LAYOUT = "scale-layout", "Block scales may be padded or in tile order, which cannot be told from a shape."
     STACKED_SCALES = "stacked-scales", "The block scales of all experts are one tensor, which CSF has no planes for."
 

@@ -396,3 +396,60 @@ def test_a_finished_run_over_an_incomplete_checkpoint_is_complete(tmp_path: Path
         done = run("compress", root, tmp_path / "out", "--to", "container")
         assert done.exit_code == 0
         assert said in done.output
+
+
+# What the config says
+
+
+def uniform(*exceptions: str) -> dict[str, object]:
+    return {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": exceptions}}
+
+
+def grouped(*exceptions: str) -> dict[str, object]:
+    groups = {"group_0": {"format": "nvfp4-pack-quantized", "targets": ["Linear"]}}
+    return {
+        "quantization_config": {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": exceptions}
+    }
+
+
+def by_layer(*modules: str) -> dict[str, object]:
+    layers = {module: {"quant_algo": "NVFP4", "group_size": 16} for module in modules}
+    return {"quantization_config": {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}}
+
+
+FP4 = [t for layer in (1, 2, 3) for t in fp4(f"model.layers.{layer}.mlp.up_proj", more=ALL)]
+PLAIN = plain("model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight")
+ALL_FP4 = [f"model.layers.{layer}.mlp.up_proj" for layer in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({}, ""),
+        ({"quantization_config": {"quant_method": "fp8", "ignore": ["model.layers.1"]}}, ""),
+        (uniform(), "model.layers.0.mlp.up_proj"),
+        (uniform("model.layers.0.mlp.up_proj"), ""),
+        (uniform("model.layers.0*"), ""),
+        (uniform("layers.0.mlp"), ""),
+        (uniform("*layers.0.*", "*layers.2.*"), "model.layers.2.mlp.up_proj"),
+        (uniform("model.layers.0", "model.layers.3"), "model.layers.3.mlp.up_proj"),
+        (uniform("model.layers.0", "model.layers.3.self_attn", "lm_head", "*"), ""),
+        (grouped(), "model.layers.0.mlp.up_proj"),
+        (grouped("re:.*layers\\.0\\..*", "lm_head"), ""),
+        (grouped("re:.*layers\\.[0-3]\\.self_attn.*", "model.layers.0.mlp.up_proj"), ""),
+        (grouped("re:model\\.layers\\.0\\.(mlp|self_attn)\\..*$"), ""),
+        (grouped("model.layers.0.mlp.up_proj", "re:.*layers\\.1\\.mlp.*"), "model.layers.1.mlp.up_proj"),
+        (grouped("re:" + "(a*)*" * 90 + "b", "model.layers.0.mlp.up_proj"), ""),
+        (by_layer(*ALL_FP4), ""),
+        (by_layer(*ALL_FP4, "model.layers.0.mlp"), "model.layers.0.mlp.up_proj"),
+        (by_layer(*ALL_FP4, "model.layers.0.self_attn.q_proj"), "model.layers.0.self_attn.q_proj"),
+        (by_layer(*ALL_FP4[:2]), ALL_FP4[2]),
+        (by_layer("another.model"), ""),
+    ],
+)
+def test_what_the_config_says_is_quantised_is(config: dict[str, object], named: str, tmp_path: Path) -> None:
+    root = write_hf(tmp_path, {shard_name(1, 1): FP4 + PLAIN}, config={"model_type": "mini", **config})
+    found = [p for p in open_checkpoint(root).problems if p.code is Code.CONFIG_PRECISION]
+    assert [p.tensor for p in found] == ([named] if named else [])
+    assert {p.severity for p in found} <= {Severity.WARNING}
+    assert run("verify", root, "--quick").exit_code == 0

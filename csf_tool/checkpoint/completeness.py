@@ -12,14 +12,20 @@ from functools import cached_property
 from typing import NamedTuple
 
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Misfit, Stored
-from csf_tool.checkpoint.names import STREAM_MARK, WEIGHTS_OF_SCALE, expert_group_of, is_stream_suffix, layer_of
+from csf_tool.checkpoint.names import (
+    STREAM_MARK,
+    WEIGHTS_OF_SCALE,
+    Patterns,
+    expert_group_of,
+    is_stream_suffix,
+    layer_of,
+)
 from csf_tool.checkpoint.planes import PACKED_DTYPES, weight_geometry
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat
 from csf_tool.codes import Code
 from csf_tool.disk.paths import names_in
 from csf_tool.disk.reader import is_file
-from csf_tool.text import count
 
 _SCALES = tuple(WEIGHTS_OF_SCALE)
 _WEIGHTS = (".weight_packed", ".weight")
@@ -33,8 +39,6 @@ _PLAIN_DTYPES = ("BF16", "F16", "F32")
 
 _OTHER_SCALE = re.compile(r".*weight.*scale.*|scales?|scale_inv|.*_scales|SCB|.*(absmax|zero|codebook|quant_map).*")
 """The last part of a name that says how a weight is scaled in other ways than FP4's."""
-
-_NUMBER = re.compile(r"(?:(?<=[._-])|^)\d+(?=[._-]|$)")
 
 _NAMED = 3
 """How many of the others are named."""
@@ -121,7 +125,7 @@ def _grouped(faults: list[_Fault], stored: Stored) -> list[Problem]:
     for (code, severity, text, group), found in groups.items():
         first, *others = (stored.names[fault.row] for fault in found)
         names = ", ".join(name.removeprefix(f"{group}.") for name in others[:_NAMED])
-        more = f"; so {count(len(others), 'more')} in {group}, as {names}" if others else ""
+        more = f"; so {len(others):,} more in {group}, as {names}" if others else ""
         problems.append(Problem(text + more, code, stored.shards[found[0].row].name, first, severity))
     return problems
 
@@ -144,17 +148,10 @@ class _Search:
             formats = [kind.fmt for kind in table.kinds]
             self._formats |= zip(table.modules, map(formats.__getitem__, table.kind_of), strict=True)
         self._named = {problem.tensor for problem in checkpoint.problems}
-        self._patterns: dict[str, str] = {}
+        self._pattern = Patterns().of
         self._units: dict[str, str] = {}
 
     # What is compared
-
-    def _pattern(self, module: str) -> str:
-        """A module's name without its numbers: what it has in common with its siblings."""
-        parent, dot, last = module.rpartition(".")
-        if parent not in self._patterns:
-            self._patterns[parent] = _NUMBER.sub("*", parent)
-        return self._patterns[parent] + dot + _NUMBER.sub("*", last)
 
     def _unit(self, module: str) -> str:
         """The experts of a layer that a module belongs to, or else the module around it."""

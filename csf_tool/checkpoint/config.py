@@ -56,7 +56,7 @@ def warn_of_contradictions(problems: Problems, configs: Mapping[str, Any], store
     Tensors are believed, and of two blocks the first; other readers may choose otherwise.
     """
     found = {fmt.title for fmt in stored}
-    stated = {name: _stated_formats(config) for name, config in configs.items()}
+    stated = {name: stated_formats(config) for name, config in configs.items()}
     for name, config in configs.items():
         blocks = _blocks(config)
         if len(blocks) > 1 and blocks[0] != blocks[1]:
@@ -74,7 +74,7 @@ def warn_of_contradictions(problems: Problems, configs: Mapping[str, Any], store
             problems.warn(f"{said}: mend one of them", Code.CONFIG_FORMAT, name)
 
 
-def _stated_formats(config: Any) -> set[str]:
+def stated_formats(config: Any) -> set[str]:
     """The titles of the FP4 formats that algorithms and formats in a config name, at any depth."""
     said = " ".join(_stated(quantization_config(config))).lower()
     return {fmt.title for fmt in FORMATS if fmt.name in said}
@@ -99,6 +99,15 @@ def recipes(config: Any) -> list[Recipe]:
         for module, recipe in _quantized_layers(config).items()
         if isinstance(recipe, dict)
     ]
+
+
+def fp4_recipes(config: Any) -> set[str]:
+    """The modules whose recipes name an FP4 format."""
+    return {
+        module
+        for module, recipe in _quantized_layers(config).items()
+        if isinstance(recipe, dict) and any(fmt.name in " ".join(_stated(recipe)).lower() for fmt in FORMATS)
+    }
 
 
 def covering_recipe(module: str, recipes: set[str]) -> str | None:

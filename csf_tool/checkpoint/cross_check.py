@@ -13,6 +13,7 @@ from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.problems import Problem, Problems, errors
 from csf_tool.checkpoint.scale_warnings import doubtful_scales, warn_of_doubtful, warn_of_stacked
+from csf_tool.checkpoint.stated_precision import compare_precision
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json
 from csf_tool.disk.reader import exists, is_folder
@@ -33,7 +34,7 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
     checkpoint.layout.cross_check(checkpoint, stored)
     # The config beside one file speaks of other files as well.
     if not checkpoint.layout.keeps_dense_files and is_folder(checkpoint.path):
-        _compare_recipes(checkpoint)
+        _compare_recipes(checkpoint, stored)
     check_completeness(checkpoint, stored)
     return checkpoint
 
@@ -70,7 +71,7 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
             problems.warn(text, Code.INDEX_LACKS_TENSOR, stored.shards[row].name, name)
 
 
-def _compare_recipes(checkpoint: Checkpoint) -> None:
+def _compare_recipes(checkpoint: Checkpoint, stored: Stored) -> None:
     """Config recipes against the streams: a reader finds CSF planes by the recipes alone."""
     csf_modules = checkpoint.plane_table.modules
     configs = {}
@@ -84,6 +85,7 @@ def _compare_recipes(checkpoint: Checkpoint) -> None:
             continue
         _compare_recipe_file(checkpoint, name, recipes(configs[name]), csf_modules)
     warn_of_contradictions(checkpoint.problems, configs, checkpoint.formats)
+    compare_precision(checkpoint, stored, configs)
 
 
 def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe], csf_modules: list[str]) -> None:

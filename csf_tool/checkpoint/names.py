@@ -73,6 +73,27 @@ def projection_of(scale: str) -> str:
     return scale.rpartition(".")[0].rpartition(".")[2]
 
 
+_NUMBER = re.compile(r"(?:(?<=[._-])|^)\d+(?=[._-]|$)")
+
+
+class Patterns:
+    """Modules' names without their numbers: what each has in common with its siblings in other layers and experts.
+
+    There are few modules around modules, and fewer last parts: each is looked at once.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def of(self, module: str) -> str:
+        """The pattern of a module."""
+        around, dot, last = module.rpartition(".")
+        for part in (around, last):
+            if part not in self._known:
+                self._known[part] = _NUMBER.sub("*", part)
+        return self._known[around] + dot + self._known[last]
+
+
 class Role(StrEnum):
     """The role of a projection in a gated feed-forward block."""
 

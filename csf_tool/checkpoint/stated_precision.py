@@ -1,0 +1,122 @@
+"""What a config says is quantised, held against what is: recipes, uniform algorithms and lists of exceptions."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from csf_tool.checkpoint.config import covering_recipe, fp4_recipes, quantization_config, recipes_in_use, stated_formats
+from csf_tool.checkpoint.model import Checkpoint, Stored
+from csf_tool.checkpoint.names import Patterns, expert_group_of, layer_of, layers_of
+from csf_tool.codes import Code
+from csf_tool.text import count
+
+_EXCEPTIONS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
+"""Keys of lists that name what is not quantised: compressed-tensors', ModelOpt's, and those of transformers."""
+
+_PLAIN_DTYPES = ("BF16", "F16", "F32")
+
+MAX_EXCEPTION = 500
+"""Longest name of an exception that is looked at."""
+
+MAX_COMPARED = 1_000_000
+"""Most pairs of a module and an exception that are compared: real configs come to a tenth of it."""
+
+
+def compare_precision(checkpoint: Checkpoint, stored: Stored, configs: Mapping[str, Any]) -> None:
+    """Warn where a config says that a module is FP4 and it is not, or the reverse; nothing is said of what it omits."""
+    csf, dense = checkpoint.plane_table.modules, checkpoint.dense_table.modules
+    if not csf and not dense:
+        return
+    projections = set(checkpoint.plane_table.projections + checkpoint.dense_table.projections)
+    for name, config in configs.items():
+        recipes, exceptions = fp4_recipes(config), _exceptions(config)
+        if not recipes and not stated_formats(config):
+            continue
+        differences = [*_not_quantized(stored, csf + dense, projections, recipes, exceptions)]
+        if excepted := _excepted(csf + dense, exceptions):
+            text = f"{count(len(excepted), 'module')} of its exceptions from quantisation are stored as FP4"
+            differences.append((text, excepted[0]))
+        used, homeless = recipes_in_use(dense, recipes) if recipes else (set(), set())
+        if used and homeless:
+            text = f"no FP4 recipe covers {count(len(homeless), 'module')} that are stored as FP4"
+            differences.append((text, min(homeless)))
+        for text, module in differences:
+            checkpoint.problems.warn(text, Code.CONFIG_PRECISION, name, module)
+
+
+def _not_quantized(
+    stored: Stored, modules: list[str], projections: set[str], recipes: set[str], exceptions: list[str]
+) -> Iterable[tuple[str, str]]:
+    """Modules that are stored plain: those under a recipe that nothing FP4 is under, and siblings of FP4 ones."""
+    dtypes, shapes = stored.dtypes, stored.shapes
+    plain = {
+        module: dtypes[row]
+        for module, row in stored.rows_of(".weight").items()
+        if dtypes[row] in _PLAIN_DTYPES and len(shapes[row]) == 2
+    }
+    unmet = recipes_in_use(list(plain), recipes)[0] if recipes else set()
+    if unmet:
+        unmet -= recipes_in_use(modules, recipes)[0]
+    found = {module: covering_recipe(module, recipes) for module in plain}
+    alike = [m for m, recipe in found.items() if m.rpartition(".")[2] in projections and (recipe or not recipes)]
+    pattern_of = Patterns().of
+    patterns = set(map(pattern_of, modules)) if alike else set()
+    alike = [module for module in alike if pattern_of(module) in patterns]
+    faulty = dict.fromkeys([module for module, recipe in found.items() if recipe in unmet] + alike)
+    if len(faulty) * len(exceptions) <= MAX_COMPARED:
+        yield from _grouped([module for module in faulty if not _may_be_excepted(module, exceptions)], plain)
+
+
+def _grouped(found: list[str], plain: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for module in found:
+        groups[expert_group_of(f"{module}.") or layer_of(module), plain[module]].append(module)
+    for (group, dtype), members in groups.items():
+        more = f"; so {len(members) - 1:,} more in {group}" if len(members) > 1 else ""
+        yield f"is FP4 by the config, and stored as {dtype}{more}", members[0]
+
+
+def _exceptions(config: Any) -> list[str]:
+    """What a config says is not quantised, as names and globs; regular expressions as far as they are globs, too."""
+    found = quantization_config(config)
+    inner = found.get("quantization")
+    blocks = [found, inner] if isinstance(inner, dict) else [found]
+    lists = [block[key] for block in blocks for key in _EXCEPTIONS if isinstance(block.get(key), list)]
+    names = [name for names in lists for name in names if isinstance(name, str) and 0 < len(name) <= MAX_EXCEPTION]
+    return [_as_glob(name) for name in names]
+
+
+def _as_glob(name: str) -> str:
+    """A regular expression of compressed-tensors as a glob; whatever a glob cannot say becomes a `*`.
+
+    It is never run as it is: one that a config's author chose could take for ever.
+    """
+    if not name.startswith("re:"):
+        return name
+    glob = re.sub(r"\.[*+]\??|\\d[*+]?|\[[^\]]*\][*+]?|\([^)]*\)[*+?]?", "*", name[3:]).replace("\\.", ".")
+    glob = re.sub(r"[][(){}|+?\\]", "*", glob.removeprefix("^"))
+    return glob[:-1] if glob.endswith("$") else f"{glob}*"
+
+
+def _may_be_excepted(module: str, exceptions: list[str]) -> bool:
+    """Whether an exception could mean a module, by any reader's rules: as a part of its name, or a glob."""
+    return any(fnmatchcase(module, f"*{exception}*") for exception in exceptions)
+
+
+def _excepted(modules: list[str], exceptions: list[str]) -> list[str]:
+    """Modules that exceptions name outright: themselves, a module around them, or with a glob.
+
+    Globs are held against one module of each layer and projection.
+    """
+    names = {exception for exception in exceptions if not re.search(r"[*?[]", exception)}
+    globs = [exception for exception in exceptions if exception not in names and exception.strip("*")]
+    used, _ = recipes_in_use(modules, names) if names else (set(), set())
+    found = [module for module in modules if covering_recipe(module, used)] if used else []
+    if globs:
+        kinds = zip(layers_of(modules), map(Patterns().of, modules), strict=True)
+        shown = dict(zip(kinds, modules, strict=True)).values()
+        if len(shown) * len(globs) <= MAX_COMPARED:
+            found += [module for module in shown if any(fnmatchcase(module, glob) for glob in globs)]
+    return found
