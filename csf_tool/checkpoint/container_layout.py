@@ -1,4 +1,4 @@
-"""The layout of CSF containers: folders for the shards and for the source's files, and documents with the hashes of both."""
+"""The layout of CSF containers: folders for shards and for the source's files, documents with the hashes of both."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field

@@ -147,7 +147,7 @@ def expert_of(name: str) -> int | None:
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Sort key that puts `layers.10` after `layers.9`. Numbers are compared by length first: they may be too long for an int."""
+    """Sort key that puts `layers.10` after `layers.9`. Numbers may be too long for an int."""
     return [_part_key(part) for part in re.split(r"([0-9]+)", name)]
 
 

@@ -150,7 +150,7 @@ class Consumer:
         self._remove(names)
 
     def _record(self, names: list[str]) -> None:
-        """Record all sources to remove before the first is removed, lest half of a plane's streams be left unrecorded."""
+        """Record all sources that are about to go: half of a plane's streams must not be left unrecorded."""
         for name in names:
             self._journal.consume(self._sources[name])
 
