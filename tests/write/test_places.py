@@ -61,7 +61,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("command", ["expand", "compress", "convert", "finish", "consume"])
-@pytest.mark.parametrize(("name", "kind"), KINDS, ids=str)
+@pytest.mark.parametrize(("name", "kind"), KINDS, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_what_is_no_journal_is_refused(
     copied: Copied, tmp_path: Path, name: str, kind: Callable[[Path, Path], None], command: str
 ) -> None:
