@@ -20,7 +20,7 @@ class CrossCheck(StrEnum):
 
 
 class IdentityBy(StrEnum):
-    """What stands for a shard in `identity`."""
+    """The facts that stand for a shard in `identity`."""
 
     DIGESTS = "digests"
     SIZES = "sizes"

@@ -32,13 +32,13 @@ _LIBRARY_BYTES = 64 << 20
 """Address space without which a large library, or a thread, may find none."""
 
 _GRACE_SECONDS = 0.6
-"""How long an interrupted command may tidy up. What it has not tidied up then, the next run does: as after a kill."""
+"""Seconds that an interrupted command may tidy up. The next run does the rest, as after a kill."""
 
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
 class _State:
-    """Where the process is."""
+    """The state of the process."""
 
     command = False
     """Whether a command is at work, which has something to tidy up; before and after, Ctrl-C ends the process."""
@@ -89,7 +89,7 @@ def shows_tracebacks() -> bool:
 
 
 def words_for(error: BaseException) -> str:
-    """What an error that nobody foresaw means, in one line: most of all, that memory is short."""
+    """The meaning of an unforeseen error in one line: most of all, that memory is short."""
     chain = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) and before not in chain:
         chain.append(before)

@@ -14,7 +14,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 LAYERS = [
     {"codes"},
-    {"cancel", "choices", "dtypes", "errors", "garbage", "neighbours", "progress", "text", "version"},
+    {"cancel", "choices", "dtypes", "errors", "garbage", "neighbours", "process", "progress", "text", "version"},
     {"codec", "devices", "disk"},
     {"checkpoint", "gpu"},
     {"coders", "hub"},

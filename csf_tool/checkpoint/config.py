@@ -70,14 +70,14 @@ def warn_of_contradictions(problems: Problems, configs: Mapping[str, Any], store
     spoken = [(name, formats) for name, formats in stated.items() if formats]
     for name, formats in spoken[1:]:
         if formats != spoken[0][1]:
-            said = f"speaks of {' and '.join(sorted(formats))}, {spoken[0][0]} of {' and '.join(sorted(spoken[0][1]))}"
-            problems.warn(f"{said}: mend one of them", Code.CONFIG_FORMAT, name)
+            text = f"speaks of {' and '.join(sorted(formats))}, {spoken[0][0]} of {' and '.join(sorted(spoken[0][1]))}"
+            problems.warn(f"{text}: mend one of them", Code.CONFIG_FORMAT, name)
 
 
 def stated_formats(config: Any) -> set[str]:
     """The titles of the FP4 formats that algorithms and formats in a config name, at any depth."""
-    said = " ".join(_stated(quantization_config(config))).lower()
-    return {fmt.title for fmt in FORMATS if fmt.name in said}
+    text = " ".join(_stated(quantization_config(config))).lower()
+    return {fmt.title for fmt in FORMATS if fmt.name in text}
 
 
 def _stated(value: Any) -> Iterator[str]:

@@ -88,7 +88,7 @@ def read_index(root: Path, name: str) -> Index:
 
 def index_document(index: Index | None, weight_map: dict[str, str], total_size: int) -> dict[str, Any]:
     """The document of an index with this map; everything else is as in `index`."""
-    said = index.document if index else {}
-    metadata = said.get("metadata")
+    document = index.document if index else {}
+    metadata = document.get("metadata")
     kept = metadata if isinstance(metadata, dict) else {}
-    return {**said, "metadata": {**kept, "total_size": total_size}, MAP_KEY: weight_map}
+    return {**document, "metadata": {**kept, "total_size": total_size}, MAP_KEY: weight_map}

@@ -79,8 +79,8 @@ def mixed_revisions(checkpoint: Checkpoint) -> list[Problem]:
     """Problems of files that came from different commits, as far as notes tell."""
     if len(commits := download_commits(checkpoint)) < 2:
         return []
-    said = "; ".join(f"{commit[:12]}: {count(len(files), 'file')}" for commit, files in commits.items())
-    text = f"the files come from different revisions ({said})"
+    listing = "; ".join(f"{commit[:12]}: {count(len(files), 'file')}" for commit, files in commits.items())
+    text = f"the files come from different revisions ({listing})"
     return [Problem(text, Code.MIXED_REVISIONS, severity=Severity.WARNING)]
 
 

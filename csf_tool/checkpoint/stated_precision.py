@@ -1,4 +1,4 @@
-"""What a config says is quantised, held against what is: recipes, uniform algorithms and lists of exceptions."""
+"""Quantisation as a config states it, compared with the tensors: recipes, uniform algorithms, lists of exceptions."""
 
 import re
 from collections import defaultdict
@@ -79,7 +79,7 @@ def _grouped(found: list[str], plain: Mapping[str, str]) -> Iterable[tuple[str, 
 
 
 def _exceptions(config: Any) -> list[str]:
-    """What a config says is not quantised, as names and globs; regular expressions as far as they are globs, too."""
+    """The modules that a config leaves unquantised, as names and globs; regular expressions where they can be globs."""
     found = quantization_config(config)
     inner = found.get("quantization")
     blocks = [found, inner] if isinstance(inner, dict) else [found]

@@ -52,7 +52,7 @@ class PublishedHash:
 
     @property
     def place(self) -> str:
-        """Who says so, and where."""
+        """The source of the hash, with the line in it."""
         return f"{self.evidence}, line {self.line}" if self.line else self.evidence
 
 
@@ -97,7 +97,7 @@ def hash_faults(
     sha256: str | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> list[str]:
-    """Which hashes that are known of a file are not its own, in words; it is not read where its `sha256` will do.
+    """The known hashes that a file does not have, in words; it is not read where its `sha256` suffices.
 
     Raises:
         As `hash_file`.

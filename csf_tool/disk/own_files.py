@@ -19,7 +19,7 @@ DESCRIPTION = "journal.json"
 
 LOCK = "lock"
 FOLDERS = RECORDS, CONSUMED, KEPT, FETCHED = "finished", "consumed", "kept", "fetched"
-"""What else lies in it: the file that is locked, and a folder for each kind of note."""
+"""Names of all else in it: the file that is locked, and a folder for each kind of note."""
 
 PARTIAL = re.compile(r"\..*\.(?P<host>[^.]*)-(?P<process>\d+)-[0-9a-f]{8}\.partial", re.DOTALL)
 """The name of a file that is being written: it says by which process of which machine."""

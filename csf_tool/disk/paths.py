@@ -38,7 +38,7 @@ def is_hidden(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies under a folder, by POSIX paths relative to it, sorted.
+    """Files under a folder, by POSIX paths relative to it, sorted.
 
     `hidden` are hidden folders, which are not looked into. `links` are folders that are not looked into either: links
     that lead out of the folder, in circles, or to what another link leads to.
@@ -107,7 +107,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What lies in a folder. `os.walk` and `Path.glob` pass over folders that they cannot list, and files are lost."""
+    """The entries of a folder. `os.walk` and `Path.glob` skip folders that they cannot list, and files are lost."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)

@@ -21,7 +21,7 @@ _LOOK_SECONDS = 1.0
 
 
 class Answer:
-    """What a thread will have fetched."""
+    """The result that a thread fetches."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         """`look` is called now and then while somebody waits for it."""

@@ -42,7 +42,7 @@ def expand_report(expanded: Expanded) -> list[RenderableType]:
 
 
 def _proof(expanded: Expanded) -> str:
-    """What the run has proved of its result: all of it, or what."""
+    """The part of the result that the run has proved, or all of it."""
     proved = len(expanded.proved_shards)
     if not proved:
         return "The originals' hashes are not known: csf-tool verify --against a dense copy proves the bytes."
