@@ -96,10 +96,14 @@ def words_for(error: BaseException) -> str:
     if any(map(_is_shortage, chain)):
         return "memory is too short (a limit, as of `ulimit -v` or a container?): run it again with more"
     if isinstance(error, ImportError):
-        lines = str(chain[-1]).split("\n")
-        return f"cannot be loaded: {lines[0]}: the installation may be damaged: install csf-tool once more"
-    first = str(error).split("\n", 1)[0]
-    return f"internal error: {type(error).__name__}: {first} ({TRACEBACK_VARIABLE}=1 shows where)"
+        return (
+            f"cannot be loaded: {_first_line(chain[-1])}: the installation may be damaged: install csf-tool once more"
+        )
+    return f"internal error: {type(error).__name__}: {_first_line(error)} ({TRACEBACK_VARIABLE}=1 shows where)"
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "")
 
 
 def _is_shortage(error: BaseException) -> bool:
