@@ -29,6 +29,7 @@ from tests.building import (
     mini_dense,
     mini_hf,
     raw_file,
+    sha256,
     shard_bytes,
     write_json,
     write_shard,
@@ -341,6 +342,9 @@ def test_messages_stay_short_whatever_a_file_says(tmp_path: Path) -> None:
 def test_a_serving_directory_of_a_config_that_is_no_object(tmp_path: Path, content: str) -> None:
     root = mini_container(tmp_path / "c", MXFP4)
     (root / "metadata" / "config.json").write_text(content)
+    change_json(
+        root / "manifest.json", lambda m: m["metadata_sha256"].update({"config.json": sha256(content.encode())})
+    )
     code, output = run("convert", root, tmp_path / "out", "--to", "serving")
     assert (code, "config.json: not a JSON object" in output) == (1, True)
 

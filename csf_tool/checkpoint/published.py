@@ -14,7 +14,7 @@ from csf_tool.codec.formats import CsfFormat
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash, sha256_of
 from csf_tool.disk.paths import relative_files
-from csf_tool.disk.reader import is_file, is_folder, read_document
+from csf_tool.disk.reader import is_file, is_folder, read_document, reading_fault
 from csf_tool.errors import CheckpointError, CsfToolError
 from csf_tool.text import count
 
@@ -170,9 +170,12 @@ def _damaged_notes(checkpoint: Checkpoint) -> list[Problem]:
 
 def _cache_hash(path: Path, name: str) -> list[PublishedHash]:
     """The hash of a file in a Hub cache, where a snapshot's file is a link to a blob that is named after its hash."""
-    if not path.is_symlink():
-        return []
-    target = Path(path.readlink())
+    try:
+        if not path.is_symlink():
+            return []
+        target = path.readlink()
+    except OSError as error:
+        raise reading_fault(name, error) from error
     return _hash_named(target.name, name, "the blob's name in the Hub cache") if target.parent.name == "blobs" else []
 
 
