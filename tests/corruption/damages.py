@@ -82,6 +82,18 @@ class Site:
         ]
         (self.root / shard).write_bytes(shard_bytes(list(map(change, tensors)), metadata))
 
+    def drop(self, shard: str, *names: str) -> None:
+        """Write a shard anew without some tensors, and take them out of an index of what is stored."""
+        document, start = self.header(shard)
+        data = (self.root / shard).read_bytes()[start:]
+        metadata = document.pop("__metadata__")
+        kept = {k: e for k, e in document.items() if k not in names}
+        assert len(kept) == len(document) - len(names)
+        tensors = [Tensor(k, e["dtype"], tuple(e["shape"]), data[slice(*e["data_offsets"])]) for k, e in kept.items()]
+        (self.root / shard).write_bytes(shard_bytes(tensors, metadata))
+        if (self.root / INDEX).exists():
+            change_json(self.root / INDEX, lambda index: [index["weight_map"].pop(name, None) for name in names])
+
 
 Do = Callable[[Site], object]
 
@@ -154,13 +166,36 @@ def _in_tensors(kind: Kind) -> Iterator[Case]:
     scale = "scale" if kind.codec is MXFP4 else "weight_scale"
     if kind.is_dense:
         yield from _in_tensor("dense scales", shards[0], f"{names.one}.{scale}", f"{names.two}.{scale}")
+        yield _dropped("dense scales", shards[0], f"{names.one}.{scale}")
+        yield Case(
+            "dense scales",
+            "half of its columns dropped, sizes mended",
+            lambda s: s.rewrite(shards[0], lambda t: _narrower(t, f"{names.one}.{scale}")),
+        )
     else:
         yield from _in_streams(kind, f"{names.one}.{scale}", f"{names.two}.{scale}")
+        streams = (f"{names.one}.{scale}.{kind.codec.name}_csf_{part}" for part in ("fixed", "exceptions"))
+        yield _dropped("both streams", shards[0], *streams)
     yield from _in_tensor("FP4 weight", shards[0], f"{names.one}.weight", f"{names.two}.weight")
+    yield _dropped("FP4 weight", shards[0], f"{names.one}.weight")
     if kind.codec is not MXFP4:
         for suffix in ("weight_scale_2", "input_scale"):
             yield from _in_tensor(f"`{suffix}`", shards[0], f"{names.one}.{suffix}", f"{names.two}.{suffix}")
+            yield _dropped(f"`{suffix}`", shards[0], f"{names.one}.{suffix}")
     yield from _in_tensor("other tensor (BF16 norm)", shards[0], names.norm, names.other_norm, shards[-1])
+
+
+def _dropped(place: str, shard: str, *names: str) -> Case:
+    """Tensors that are gone from shard and index, as if they had never been there."""
+    return Case(place, "dropped, sizes and index mended", lambda s: s.drop(shard, *names))
+
+
+def _narrower(tensor: Tensor, name: str) -> Tensor:
+    """The tensor of that name with half as many columns; any other as it is."""
+    if tensor.name != name:
+        return tensor
+    rows, columns = tensor.shape
+    return replace(tensor, shape=(rows, columns // 2), data=tensor.data[: rows * columns // 2])
 
 
 def _in_tensor(place: str, shard: str, one: str, two: str, home: str = "") -> Iterator[Case]:

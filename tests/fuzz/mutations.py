@@ -418,6 +418,49 @@ def _reshape(draw: Draw, folder: Folder, tensors: list[Tensor]) -> None:
     tensors[i] = Tensor(t.name, dtype, draw(st.sampled_from(shapes)), t.data)
 
 
+_COMPANION = re.compile(r"(.*)\.(weight_packed|weight|weight_scale|scale|weight_scale_2|input_scale)(\.\w+_csf_\w+)?")
+
+
+def _drop_companion(draw: Draw, folder: Folder, tensors: list[Tensor]) -> None:
+    """One module loses its weight, its scale with all streams of it, or a scalar; the index may forget it, too."""
+    parts = sorted({match.group(1, 2) for t in tensors if (match := _COMPANION.fullmatch(t.name))})
+    if parts:
+        module, last = draw(st.sampled_from(parts))
+        gone = {t.name for t in tensors if (m := _COMPANION.fullmatch(t.name)) and m.group(1, 2) == (module, last)}
+        tensors[:] = [t for t in tensors if t.name not in gone]
+        if draw(st.booleans()):
+            _forget(folder, gone)
+
+
+def _forget(folder: Folder, names: set[str]) -> None:
+    """Take names out of every index that can be read."""
+    for file in _files(folder, ".index.json"):
+        content = folder[file]
+        assert isinstance(content, bytes)
+        try:
+            document = json.loads(content)
+            document["weight_map"] = {k: v for k, v in document["weight_map"].items() if k not in names}
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+            continue
+        folder[file] = json.dumps(document).encode("utf-8", "surrogatepass")
+
+
+def _resize_companion(draw: Draw, folder: Folder, tensors: list[Tensor]) -> None:
+    """A weight, scale or scalar gets half or twice as many rows or columns, and data to fit; perhaps another dtype."""
+    found = [i for i, t in enumerate(tensors) if _COMPANION.fullmatch(t.name) and len(t.shape) == 2 and t.data]
+    if found:
+        i = draw(st.sampled_from(found))
+        t = tensors[i]
+        rows, columns = t.shape
+        shape = draw(
+            st.sampled_from([(rows // 2, columns), (2 * rows, columns), (rows, columns // 2), (rows, 2 * columns)])
+        )
+        size = len(t.data) * shape[0] * shape[1] // (rows * columns)
+        same = ["U8", "I8", "F8_E4M3", "F8_E8M0"]
+        dtype = draw(st.sampled_from([t.dtype, t.dtype, *(same if t.dtype in same else [])]))
+        tensors[i] = Tensor(t.name, dtype, shape, (t.data * 2)[:size])
+
+
 def _other_data(draw: Draw, folder: Folder, tensors: list[Tensor]) -> None:
     """Another byte in a tensor, streams above all: bases, codes, padding, positions and values of exceptions."""
     streams = [i for i, t in enumerate(tensors) if "_csf_" in t.name and t.data]
@@ -454,7 +497,7 @@ def _move_tensor(draw: Draw, folder: Folder, tensors: list[Tensor]) -> None:
 
 _TENSOR_CHANGES = [
     _drop_tensor, _copy_tensor, _rename_tensor, _swap_data, _reorder, _reshape, _other_data, _other_data,
-    _other_exceptions, _move_tensor,
+    _other_exceptions, _move_tensor, _drop_companion, _drop_companion, _resize_companion,
 ]  # fmt: skip
 
 
