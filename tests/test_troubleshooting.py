@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,14 @@ from tests.building import (
     mini_container,
     mini_dense,
     mini_hf,
+    model,
     overwrite,
     raw_file,
     recipes_config,
     shard_name,
     span,
     streams,
+    write_hf,
     write_json,
     write_shard,
 )
@@ -114,6 +117,33 @@ def one_raw(header: object, data: bytes) -> Callable[[Path], Path]:
 
 def config(document: object) -> Callable[[Path], Path]:
     return lambda root: write_json(root / "config.json", document)
+
+
+def changed(change: Callable[[Tensor], list[Tensor]]) -> Callable[[Path], Path]:
+    """A dense checkpoint with the tensors of its first matrix changed."""
+
+    def made(root: Path) -> Path:
+        shards = model(NVFP4).items()
+        return write_hf(root, {name: [new for t in shard for new in change(t)] for name, shard in shards})
+
+    return made
+
+
+def without(last: str) -> Callable[[Tensor], list[Tensor]]:
+    return lambda tensor: [] if tensor.name == f"{GATE}.{last}" else [tensor]
+
+
+def narrower(tensor: Tensor) -> list[Tensor]:
+    if tensor.name != f"{GATE}.weight_scale":
+        return [tensor]
+    return [replace(tensor, shape=(16, 2), data=tensor.data[:32])]
+
+
+def unquantised(root: Path) -> Path:
+    quantised = matrix("model.layers.0.mlp.up_proj", NVFP4, 1)
+    plain = Tensor("model.layers.1.mlp.up_proj.weight", "BF16", (16, 2), bytes(64))
+    write_hf(root, {ONE: [*quantised, plain]}, config={"quantization_config": {"quant_algo": "NVFP4"}})
+    return root
 
 
 def cut(root: Path) -> None:
@@ -217,6 +247,14 @@ MESSAGES: dict[str, Output] = {
         lambda root: write_shard(root / "x.safetensors", matrix("m", NVFP4, 1), {"_quantization_metadata": ""})
     ),
     "scales of stacked experts": stats(one_file(Tensor("m.w_scales", "U8", (2, 2, 2), bytes(8)))),
+    "has no block scale beside it, as … has: what it means is lost": stats(changed(without("weight_scale"))),
+    "is a scale of nothing: …": stats(changed(without("weight"))),
+    "scale is …, its weight wants …": stats(changed(narrower)),
+    "with a scale for … values: NVFP4 has F8_E4M3 for 16, MXFP4 F8_E8M0 for 32": stats(
+        one_file(*[replace(t, dtype="U8") if t.name.endswith("weight_scale") else t for t in matrix("m", NVFP4, 1)])
+    ),
+    "…, as its siblings have": stats(changed(without("weight_scale_2"))),
+    "is FP4 by the config, and stored as …": stats(unquantised),
     "not there (missing, or a link to a missing blob)": stats(of(mini_hf, gone(ONE))),
     "does not list this shard": stats(of(mini_hf, lambda root: write_shard(root / "more.safetensors", []))),
     "stands in … as well: which of them counts cannot be known": stats(
