@@ -1,4 +1,4 @@
-"""What a config says is quantised, held against what is: recipes, uniform algorithms and lists of exceptions."""
+"""Modules that a config says are quantised, held against those that are."""
 
 import re
 from collections import defaultdict
@@ -79,7 +79,7 @@ def _grouped(found: list[str], plain: Mapping[str, str]) -> Iterable[tuple[str, 
 
 
 def _exceptions(config: Any) -> list[str]:
-    """What a config says is not quantised, as names and globs; regular expressions as far as they are globs, too."""
+    """The modules that a config says are not quantised: names, globs, and regular expressions as globs."""
     found = quantization_config(config)
     inner = found.get("quantization")
     blocks = [found, inner] if isinstance(inner, dict) else [found]

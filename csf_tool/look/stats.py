@@ -74,7 +74,7 @@ class Stats:
     by_shard: dict[str, Totals] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     incomplete: dict[Code, int] = field(default_factory=dict)
-    """How many tensors lack something or do not fit, by the kind of fault."""
+    """Numbers of tensors that lack something or do not fit, by the kind of fault."""
     misfits: int = 0
     """Block scales that do not fit their weights, and are not counted as planes."""
     scale_bytes: "ScaleBytes | None" = None
