@@ -82,7 +82,7 @@ def test_commands_write_figures(sample: Sample, tmp_path: Path, command: list[st
 
 @pytest.mark.parametrize(
     ("name", "code", "said"),
-    [("figure.gif", 2, "ends with .png or .svg"), ("nowhere/figure.png", 3, "cannot be written")],
+    [("figure.gif", 2, "ends with .png or .svg"), ("nowhere/figure.png", 3, "no file can be made in")],
 )
 def test_figures_that_cannot_be(sample: Sample, tmp_path: Path, name: str, code: int, said: str) -> None:
     result = CliRunner().invoke(app, ["stats", str(sample("nvfp4-csf-hf")), "--figure", str(tmp_path / name)])

@@ -1,4 +1,4 @@
-"""What a quantised checkpoint lacks: scales without weights, weights without scales, scales that do not fit.
+"""Completeness of a quantised checkpoint: scales without weights, weights without scales, scales that do not fit.
 
 Only headers are looked at, and of a sound checkpoint nothing but sets of names. A name alone says little, for there are
 many ways to store a weight: what is at fault is told by siblings, the tensors that are called alike but for their
@@ -41,7 +41,7 @@ _OTHER_SCALE = re.compile(r".*weight.*scale.*|scales?|scale_inv|.*_scales|SCB|.*
 """The last part of a name that says how a weight is scaled in other ways than FP4's."""
 
 _NAMED = 3
-"""How many of the others are named."""
+"""Most of the others that are named."""
 
 
 class _Sibling(NamedTuple):

@@ -76,6 +76,13 @@ def excused(problems: Iterable[Problem]) -> list[Problem]:
     return [replace(p, severity=Severity.WARNING) for p in errors(problems) if p.code in INCOMPLETE]
 
 
+def incomplete_notes(problems: Iterable[Problem]) -> list[str]:
+    """Sentence for the end of a run that went on all the same."""
+    if not (found := excused(problems)):
+        return []
+    return [f"the source lacks what its model needs, and so does the result: {first_of(found)}"]
+
+
 def warnings(problems: Iterable[Problem]) -> list[Problem]:
     """The problems that are only odd."""
     return [p for p in problems if p.severity is Severity.WARNING]

@@ -1,4 +1,4 @@
-"""Quantisation as a config states it, compared with the tensors: recipes, uniform algorithms, lists of exceptions."""
+"""Modules that a config says are quantised, held against those that are."""
 
 import re
 from collections import defaultdict
@@ -79,7 +79,7 @@ def _grouped(found: list[str], plain: Mapping[str, str]) -> Iterable[tuple[str, 
 
 
 def _exceptions(config: Any) -> list[str]:
-    """The modules that a config leaves unquantised, as names and globs; regular expressions where they can be globs."""
+    """The modules that a config says are not quantised: names, globs, and regular expressions as globs."""
     found = quantization_config(config)
     inner = found.get("quantization")
     blocks = [found, inner] if isinstance(inner, dict) else [found]

@@ -15,6 +15,7 @@ from pathlib import Path
 from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
+from csf_tool.checkpoint.problems import incomplete_notes
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codes import Code
@@ -180,7 +181,7 @@ class _Run:
             source=checkpoint.label,
             destination=str(journal.path_of("")),
             left_out=dict(output.left_out),
-            notes=output.alike_but_for_case(),
+            notes=output.alike_but_for_case() + incomplete_notes(checkpoint.problems),
         )
         self._evidence = shard_evidence(checkpoint)
         self._consumer = self._start_consuming() if options.consume_source else None
