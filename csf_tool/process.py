@@ -96,9 +96,7 @@ def words_for(error: BaseException) -> str:
     if any(map(_is_shortage, chain)):
         return "memory is too short (a limit, as of `ulimit -v` or a container?): run it again with more"
     if isinstance(error, ImportError):
-        return (
-            f"cannot be loaded: {_first_line(chain[-1])}: the installation may be damaged: install csf-tool once more"
-        )
+        return f"cannot be loaded: {_first_line(chain[-1])}: the installation may be damaged: repeat it"
     return f"internal error: {type(error).__name__}: {_first_line(error)} ({TRACEBACK_VARIABLE}=1 shows where)"
 
 
