@@ -171,7 +171,7 @@ class _Search:
         return found
 
     def _keys(self, module: str, row: int) -> list[tuple[object, ...]]:
-        """By what a weight is known to be a sibling of another: the same projection, or one of the same block."""
+        """Keys by which a weight is known to be a sibling of another: the same projection, or one of the same block."""
         is_f4 = self._stored.dtypes[row] == "F4"  # U8 and I8 are two names of one thing
         pattern = self._pattern(module)
         return [(pattern, is_f4, self._stored.shapes[row]), (pattern.rpartition(".")[0], is_f4)]
