@@ -1,6 +1,6 @@
-"""The process that a command runs in: Ctrl-C at any moment, standard streams that are closed or full, and its end.
+"""The process of a command: Ctrl-C at any moment, standard streams that are closed or full, and the exit.
 
-It is loaded before all else, and loads next to nothing itself. Nothing of it is in force where csf_tool is a library.
+This module is loaded first and imports next to nothing. It has no effect where csf_tool is used as a library.
 """
 
 import _thread
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, NoReturn, TextIO
 else:
-    import _signal as signal  # signal itself loads enum, and whatever loads before `begin` lets Ctrl-C be a traceback
+    import _signal as signal  # signal itself loads enum, and Ctrl-C while modules load before `begin` shows a traceback
 
 NOT_HERE = 3
-"""The exit code where something could not be done here."""
+"""The exit code of a command that this machine could not carry out."""
 
 INTERRUPTED = 130
 
 TRACEBACK_VARIABLE = "CSF_TOOL_TRACEBACK"
 
 COMMAND_BYTES = 104 << 20
-"""Address space that any command takes on top of its start: most of it numpy's, whose BLAS ends the process with 1."""
+"""Address space that a command needs after its start: most of it for numpy, whose BLAS exits with 1 without it."""
 
 _LIBRARY_BYTES = 64 << 20
-"""Address space without which a large library, or a thread, may find none."""
+"""Address space without which a large library or a thread may fail to start."""
 
 _GRACE_SECONDS = 0.6
-"""Seconds that an interrupted command may tidy up. The next run does the rest, as after a kill."""
+"""Seconds that an interrupted command has to tidy up. The next run does the rest, as after a kill."""
 
 _SHOW_CURSOR = b"\x1b[?25h"
 
@@ -41,7 +41,7 @@ class _State:
     """The state of the process."""
 
     command = False
-    """Whether a command is at work, which has something to tidy up; before and after, Ctrl-C ends the process."""
+    """Whether a command with something to tidy up is running; otherwise Ctrl-C ends the process at once."""
     interrupted = False
     words = "interrupted"
     said = False
@@ -62,9 +62,9 @@ def begin() -> None:
 
 
 def end(code: int) -> "NoReturn":
-    """End the process, with NOT_HERE in place of 0 where standard output did not take all that was written.
+    """End the process, with NOT_HERE in place of 0 if standard output did not take everything written.
 
-    A reader that has seen enough (`| head`) is no fault, and a stream that was closed from the start wants nothing.
+    A reader that stops early (`| head`) is no fault, nor is a stream that was closed from the start.
     """
     _flush(sys.stdout)
     lost = getattr(_raw(sys.stdout), "lost", None)
@@ -72,24 +72,24 @@ def end(code: int) -> "NoReturn":
         say(f"standard output: {lost.strerror}: not all of it is there")
         code = code or NOT_HERE
     _flush(sys.stderr)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: it could only end the ending
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # everything is written: Ctrl-C could only disturb the exit
     if _state.interrupted:
-        os._exit(code)  # what still waits for a network or a disk is left to it
+        os._exit(code)  # threads that wait for a network or a disk are not waited for
     sys.exit(code)
 
 
 def say(message: str) -> None:
-    """Print one plain line of the program's own to stderr, with nothing but what is loaded by now."""
+    """Print one plain line of the program's own to stderr, without importing anything."""
     sys.stderr.write(f"csf-tool: {message}\n")
 
 
 def shows_tracebacks() -> bool:
-    """Whether the user wants to see where an unforeseen error comes from."""
+    """Whether the user asked for tracebacks of unforeseen errors."""
     return os.environ.get(TRACEBACK_VARIABLE) == "1"
 
 
 def words_for(error: BaseException) -> str:
-    """The meaning of an unforeseen error in one line: most of all, that memory is short."""
+    """An unforeseen error in one line, above all a shortage of memory."""
     chain = [error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) and before not in chain:
         chain.append(before)
@@ -105,14 +105,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def _is_shortage(error: BaseException) -> bool:
-    """Whether an error comes of too little memory: loaders and threads have no kind of their own for it."""
+    """Whether an error comes from too little memory: loaders and threads raise no error of its own for it."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     return isinstance(error, ImportError | RuntimeError) and not has_memory(_LIBRARY_BYTES)
 
 
 def has_memory(nbytes: int) -> bool:
-    """Whether so much address space is to be had: where it is not, libraries end the process their own way."""
+    """Whether so much address space is available; without it, libraries end the process in their own way."""
     import mmap
 
     try:
@@ -123,9 +123,9 @@ def has_memory(nbytes: int) -> bool:
 
 
 class Interruptible:
-    """A block in which the first Ctrl-C is raised as KeyboardInterrupt: there is something to tidy up.
+    """A block in which the first Ctrl-C raises KeyboardInterrupt, because there is something to tidy up.
 
-    It gets little time for that, and further ones are not heard. `words` say what was interrupted.
+    The time for that is short, and further ones are ignored. `words` say what was interrupted.
     """
 
     def __init__(self, words: str) -> None:
@@ -139,19 +139,19 @@ class Interruptible:
 
 
 def was_interrupted() -> bool:
-    """Whether Ctrl-C was pressed: what else went wrong since then came of it."""
+    """Whether Ctrl-C was pressed, which later errors are taken to come from."""
     return _state.interrupted
 
 
 def say_interrupted(words: str) -> None:
-    """Say that the command was interrupted; once."""
+    """Print once that the command was interrupted."""
     if not _state.said:
         _state.said = True
         say(words)
 
 
 def cursor_is_hidden(hidden: bool) -> None:
-    """Hear whether a progress bar has hidden the terminal's cursor, which must not stay so."""
+    """Note whether a progress bar has hidden the terminal's cursor, to show it again at the end."""
     _state.cursor_hidden = hidden
 
 
@@ -163,13 +163,13 @@ def _on_interrupt(_number: int, _frame: "FrameType | None") -> None:
         _end_at_once()
     try:
         _thread.start_new_thread(_end_late, ())
-    except RuntimeError:  # no memory for one
+    except RuntimeError:  # no memory for a thread
         _end_at_once()
     raise KeyboardInterrupt
 
 
 def _end_late() -> None:
-    """End the process although it is not done: it may wait for a network, or have lost the interrupt on the way."""
+    """End the process before it is done: it may be waiting for a network, or a library may have lost the interrupt."""
     time.sleep(_GRACE_SECONDS)
     _end_at_once()
 
@@ -181,7 +181,7 @@ def _end_at_once() -> "NoReturn":
     try:
         import select
 
-        if line and select.select([], [2], [], 0)[1]:  # nobody may read it, and then it is not waited for
+        if line and select.select([], [2], [], 0)[1]:  # do not block if nobody reads it
             os.write(2, line)
     except Exception:
         pass
@@ -190,20 +190,20 @@ def _end_at_once() -> "NoReturn":
 
 
 def _report_unraisable(event: "sys.UnraisableHookArgs") -> None:
-    """Say nothing of a Ctrl-C that came where Python can only report it: the process ends all the same."""
+    """Suppress the report of a Ctrl-C where Python cannot raise it: the process ends all the same."""
     if not isinstance(event.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(event)
 
 
 def _reserve_descriptors() -> None:
-    """Open 0, 1 and 2 on nothing where they are closed: a file would get that number, and with it what is printed."""
+    """Open the null device as 0, 1 and 2 where they are closed: a file with such a number would get the output."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
 
 
 class _Output(io.FileIO):
-    """A standard stream that does not stop the work: what it does not take is dropped, and the reason is kept."""
+    """A standard stream that never raises: output that it does not take is dropped, and the reason is kept."""
 
     lost: OSError | None = None
 
@@ -216,7 +216,7 @@ class _Output(io.FileIO):
             except OSError as error:
                 self.lost = error
                 break
-            if done is None:  # another process has made it non-blocking
+            if done is None:  # another process has made the stream non-blocking
                 import select
 
                 select.select([], [self], [])
@@ -225,7 +225,7 @@ class _Output(io.FileIO):
 
 
 def _standard(stream: "TextIO | None", descriptor: int) -> "TextIO":
-    """A standard stream over `_Output`, with letters that its encoding lacks as escapes."""
+    """A standard stream over `_Output` that escapes characters that its encoding lacks."""
     if stream is None:
         return io.TextIOWrapper(io.BufferedWriter(_Output(descriptor, "w", closefd=False)), "utf-8", "backslashreplace")
     if not isinstance(stream, io.TextIOWrapper):
@@ -245,7 +245,7 @@ def _standard(stream: "TextIO | None", descriptor: int) -> "TextIO":
 
 
 def _raw(stream: "Any") -> "Any":
-    """The file below a text stream; with PYTHONUNBUFFERED there is no buffer in between."""
+    """The raw file below a text stream, which has no buffer with PYTHONUNBUFFERED."""
     buffer = getattr(stream, "buffer", None)
     return getattr(buffer, "raw", buffer)
 

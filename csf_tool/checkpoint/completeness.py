@@ -1,8 +1,8 @@
 """Completeness of a quantised checkpoint: scales without weights, weights without scales, scales that do not fit.
 
-Only headers are looked at, and of a sound checkpoint nothing but sets of names. A name alone says little, for there are
-many ways to store a weight: what is at fault is told by siblings, the tensors that are called alike but for their
-numbers. Where no sibling proves it, it is a warning or nothing.
+Only headers are read, and for a sound checkpoint only sets of names are compared. A name alone proves little, for there
+are many ways to store a weight: a fault is proved by siblings, tensors whose names differ only in their numbers. What
+no sibling proves is a warning or nothing.
 """
 
 import re
@@ -31,17 +31,17 @@ _SCALES = tuple(WEIGHTS_OF_SCALE)
 _WEIGHTS = (".weight_packed", ".weight")
 _GLOBALS = (".weight_scale_2", ".weight_global_scale")
 _INPUTS = (".input_scale", ".input_global_scale")
-"""Endings of what stands beside a weight: ModelOpt's names, and those of compressed-tensors."""
+"""Endings of the tensors beside a weight: ModelOpt's names, and those of compressed-tensors."""
 
 _FP4_DTYPES = (*PACKED_DTYPES, "F4")
 _SCALE_DTYPES = {dtype for fmt in FORMATS for dtype in fmt.dense_dtypes}
 _PLAIN_DTYPES = ("BF16", "F16", "F32")
 
 _OTHER_SCALE = re.compile(r".*weight.*scale.*|scales?|scale_inv|.*_scales|SCB|.*(absmax|zero|codebook|quant_map).*")
-"""The last part of a name that says how a weight is scaled in other ways than FP4's."""
+"""Last parts of the names of scales of other formats than FP4."""
 
 _NAMED = 3
-"""Most of the others that are named."""
+"""Number of further tensors that a problem names at most."""
 
 
 class _Sibling(NamedTuple):
@@ -52,7 +52,7 @@ class _Sibling(NamedTuple):
 
 
 class _Fault(NamedTuple):
-    """One tensor that something is wrong with: of which kind, and in which words."""
+    """A fault of one tensor: its kind, and its text."""
 
     code: Code
     text: str
@@ -61,7 +61,7 @@ class _Fault(NamedTuple):
 
 
 def check_completeness(checkpoint: Checkpoint, stored: Stored) -> None:
-    """Note what the tensors of a checkpoint lack, a problem for each cause and group, and count it."""
+    """Note the tensors that a checkpoint lacks, one problem for each cause and group, and count them."""
     if _is_complete(checkpoint, stored):
         return
     search = _Search(checkpoint, stored)
@@ -74,9 +74,9 @@ def check_completeness(checkpoint: Checkpoint, stored: Stored) -> None:
 
 
 def _is_complete(checkpoint: Checkpoint, stored: Stored) -> bool:
-    """Whether all FP4 weights have the same beside them, in the same order: then nothing has to be looked up.
+    """Whether all FP4 weights have the same tensors beside them, in the same order, so that no search is needed.
 
-    So it is with sound checkpoints whose experts alone are quantised, and those are the largest.
+    This is true of sound checkpoints whose experts alone are quantised, which are the largest.
     """
     csf, dense = checkpoint.plane_table, checkpoint.dense_table
     if (dense and csf) or sum(len(stored.rows_by_last.get(ending[1:], ())) for ending in _SCALES) != len(dense):
@@ -106,7 +106,7 @@ def _modules_with(stored: Stored, ending: str) -> list[str]:
 
 
 def _may_lie_elsewhere(checkpoint: Checkpoint) -> bool:
-    """Whether there are shards that were not read: what seems to be lacking may lie there."""
+    """Whether some shards were not read, which may hold the tensors that seem to be missing."""
     if checkpoint.lacking:
         return True
     if not is_file(checkpoint.path):
@@ -131,7 +131,7 @@ def _grouped(faults: list[_Fault], stored: Stored) -> list[Problem]:
 
 
 class _Search:
-    """The tensors of a checkpoint by what they are to their modules, and what is wrong with them."""
+    """The tensors of a checkpoint by their role in their modules, and their faults."""
 
     def __init__(self, checkpoint: Checkpoint, stored: Stored) -> None:
         self._checkpoint = checkpoint
@@ -162,7 +162,7 @@ class _Search:
 
     @cached_property
     def _siblings(self) -> dict[tuple[object, ...], _Sibling]:
-        """The weights whose scales fit, by all that they may have in common with one whose scales do not."""
+        """The weights whose scales fit, by every key that a weight whose scales do not fit may share with them."""
         found: dict[tuple[object, ...], _Sibling] = {}
         for module, fmt in self._formats.items():
             if (row := self._packed.get(module)) is not None:
@@ -171,8 +171,8 @@ class _Search:
         return found
 
     def _keys(self, module: str, row: int) -> list[tuple[object, ...]]:
-        """Keys by which a weight is known to be a sibling of another: the same projection, or one of the same block."""
-        is_f4 = self._stored.dtypes[row] == "F4"  # U8 and I8 are two names of one thing
+        """Keys that a weight shares with its siblings: those of the same projection, and those of the same block."""
+        is_f4 = self._stored.dtypes[row] == "F4"  # U8 and I8 hold the same codes
         pattern = self._pattern(module)
         return [(pattern, is_f4, self._stored.shapes[row]), (pattern.rpartition(".")[0], is_f4)]
 
@@ -197,7 +197,7 @@ class _Search:
         return {scale for last in lasts for scale in self._stored.rows_of(f".{last}")}
 
     def _has_scale(self, module: str) -> bool:
-        """Whether there is a block scale, whatever it looks like: dense, or a stream of it."""
+        """Whether a module has a block scale in any form: dense, or as a stream."""
         rows_of, streams = self._stored.rows_of, self._in_streams
         return any(module in rows_of(ending) or module + ending in streams for ending in _SCALES)
 
@@ -250,7 +250,7 @@ class _Search:
             text = f"is {dtype}, with a scale for {group} values: NVFP4 has F8_E4M3 for 16, MXFP4 F8_E8M0 for 32"
             return _Fault(Code.SCALE_LABEL, text, scale, Severity.WARNING)
         if group or dtype == "U8":
-            return None  # another tool's format, for all that can be known
+            return None  # it may be another tool's format
         return self._of_wrong_shape(_nearest_format(dtype), scale, weight, Severity.WARNING)
 
     def _beside_siblings(self, sibling: _Sibling, scale: int, weight: int) -> _Fault:
@@ -268,7 +268,7 @@ class _Search:
         return _Fault(Code.SCALE_SHAPE, f"scale is {shape}, its weight wants {wants}", scale, severity)
 
     def orphans(self) -> Iterable[_Fault]:
-        """Block scales whose weight is not there or holds no FP4 codes, and global scales that belong to nothing."""
+        """Block scales whose weight is missing or holds no FP4 codes, and global scales without either."""
         stored = self._stored
         table, lone = self._checkpoint.plane_table, self._formats.keys() - self._packed.keys()
         places = zip(table.modules, table.fixed, strict=True) if lone else ()
@@ -311,7 +311,7 @@ class _Search:
 
     @cached_property
     def _held_otherwise(self) -> set[str]:
-        """Modules with tensors of whole numbers that are called in other ways: weights of another library."""
+        """Modules with integer tensors of other names, which are weights of another library."""
         known = {ending[1:] for ending in (*_SCALES, *_GLOBALS, *_INPUTS, *_WEIGHTS)}
         stored = self._stored
         lasts = [last for last in stored.rows_by_last if last not in known and STREAM_MARK not in last]
@@ -345,7 +345,7 @@ class _Search:
                 yield _Fault(Code.COMPANION_MISSING, text, row, severity)
 
     def without_input(self) -> Iterable[_Fault]:
-        """FP4 weights that have no scale of their input, where their siblings do, and others in their block."""
+        """FP4 weights without an input scale, where their siblings and others in their block have one."""
         for ending in _INPUTS:
             have = self._stored.rows_of(ending).keys()
             if not have:
@@ -365,7 +365,7 @@ class _Search:
         return any(module + ending in self._named for ending in endings)
 
     def halves(self) -> Iterable[_Fault]:
-        """Experts without one of the projections that the others of their layer have."""
+        """Experts that lack a projection that the others of their layer have."""
         numbers = Counter(self._checkpoint.plane_table.projections + self._checkpoint.dense_table.projections)
         if len(set(numbers.values())) < 2:
             return

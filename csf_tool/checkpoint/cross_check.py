@@ -1,4 +1,4 @@
-"""Every list of names in a checkpoint held against every other: shards, index, manifest, contract, receipts, config."""
+"""Comparison of all lists of names in a checkpoint: shards, index, manifest, contract, receipts and config."""
 
 from csf_tool.checkpoint.completeness import check_completeness
 from csf_tool.checkpoint.config import (
@@ -22,7 +22,7 @@ from csf_tool.text import count
 
 
 def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = False) -> Checkpoint:
-    """Hold every list of names against every other, the index only where it is not known to agree."""
+    """Compare every list of names with every other; the index is left out if it is known to agree."""
     checkpoint.problems += checkpoint.hub.problems if checkpoint.hub else []
     if not checkpoint.formats:
         warn_of_stacked(checkpoint.problems, checkpoint.shards)
@@ -32,7 +32,7 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
     if checkpoint.index and not index_agrees:
         _compare_index(checkpoint, stored)
     checkpoint.layout.cross_check(checkpoint, stored)
-    # The config beside one file speaks of other files as well.
+    # The config beside a single file describes other files as well.
     if not checkpoint.layout.keeps_dense_files and is_folder(checkpoint.path):
         _compare_recipes(checkpoint, stored)
     check_completeness(checkpoint, stored)
@@ -40,7 +40,7 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
 
 
 def note_stored_twice(problems: Problems, shards: list[Shard]) -> None:
-    """Note names that stand in two shards."""
+    """Note tensors whose names are in two shards."""
     home: dict[str, str] = {}
     for shard in shards:
         for name in shard.header.names:
@@ -51,7 +51,7 @@ def note_stored_twice(problems: Problems, shards: list[Shard]) -> None:
 
 
 def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
-    """The index against the shards, in both directions."""
+    """Compare the index with the shards, in both directions."""
     index, problems = checkpoint.index, checkpoint.problems
     assert index is not None
     readable = {shard.name for shard in checkpoint.shards}
@@ -72,7 +72,7 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
 
 
 def _compare_recipes(checkpoint: Checkpoint, stored: Stored) -> None:
-    """Config recipes against the streams: a reader finds CSF planes by the recipes alone."""
+    """Compare the config's recipes with the streams: a reader finds CSF planes by the recipes alone."""
     csf_modules = checkpoint.plane_table.modules
     configs = {}
     for name in CONFIG_FILES:

@@ -1,4 +1,4 @@
-"""Finding planes: which tensors are the streams of a scale, and what geometry every source gives it."""
+"""The search for planes: pairs of tensors that are the streams of a scale, and their geometry by every source."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Geometry:
 
 
 def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[PlaneTable, list[Problem]]:
-    """Every plane among the stored tensors, in the order in which its fixed stream is stored.
+    """Every plane among the stored tensors, in the order of their fixed streams in storage.
 
     `receipts` are those of all shards by scale name; empty where there are none.
     """
@@ -42,13 +42,13 @@ def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[P
 
 
 def _streams(stored: Stored) -> dict[str, dict[str, int]]:
-    """What may be streams: their rows by the suffix of their names, and by what stands before it, a scale's name."""
+    """Rows of the tensors that may be streams, by the suffix of their names, then by the scale's name before it."""
     endings = [f".{last}" for last in stored.rows_by_last if STREAM_MARK in last]
     return {ending: stored.rows_of(ending) for ending in endings}
 
 
 def _unknown_streams(others: dict[str, dict[str, int]], stored: Stored) -> list[Problem]:
-    """What looks like streams among the tensors that are those of no known format."""
+    """Problems of tensors that look like streams but are of no known format."""
     text = "is a stream of a codec that this csf-tool does not know: a newer one can"
     return [
         Problem(text, Code.UNKNOWN_CODEC, stored.shards[row].name, scale + suffix)
@@ -59,7 +59,7 @@ def _unknown_streams(others: dict[str, dict[str, int]], stored: Stored) -> list[
 
 
 def _unpaired(fmt: CsfFormat, fixed: dict[str, int], exceptions: dict[str, int], stored: Stored) -> list[Problem]:
-    """What is wrong with streams of one format that have no partner."""
+    """Problems of streams of one format that have no partner."""
     if fixed.keys() == exceptions.keys():
         return []
     lonely = [(name, name + fmt.fixed_suffix, "exception list") for name in fixed.keys() - exceptions.keys()]
@@ -82,11 +82,11 @@ def _add_planes(
     exception_rows: dict[str, int],
     receipts: Mapping[str, ScaleReceipt],
 ) -> list[Problem]:
-    """Add the planes of one format; what is wrong with the others.
+    """Add the planes of one format, and return the problems of pairs that are no planes.
 
-    There are many, of few kinds, and each kind is checked once; only the length of its exception list is a plane's
-    own. What decides on the kind besides names are dtypes and shapes, and what the receipt says. The bytes of streams
-    need no place in it: their dtypes are known, and a header's reader checks such sizes.
+    There are many planes of few kinds, and each kind is checked once; only the length of the exception list differs
+    between planes of a kind. Besides names, the kind follows from dtypes, shapes and the receipt. The sizes of the
+    streams in bytes are not needed: their dtypes are known, and a header's reader checks such sizes.
     """
     stored = table.stored
     dtypes, shapes = stored.dtypes, stored.shapes
@@ -95,7 +95,7 @@ def _add_planes(
     for name, fixed in fixed_rows.items():
         exceptions = exception_rows.get(name)
         if exceptions is None:
-            continue  # `_unpaired` speaks of it
+            continue  # `_unpaired` reports it
         weight, receipt = stored.weight_of(name), receipts.get(name)
         looks = (
             dtypes[fixed],
@@ -127,7 +127,7 @@ def _add_planes(
 
 
 def _stated(receipt: ScaleReceipt, exception_bytes: int) -> Hashable:
-    """What a receipt says of the kind of a plane, and whether it is right about its exceptions."""
+    """The kind of a plane according to its receipt, and whether the receipt states its exceptions rightly."""
     agrees = receipt.exception_bytes == exception_bytes
     return receipt.dtype, receipt.shape, receipt.fixed_bytes, receipt.source_bytes, agrees
 
@@ -136,7 +136,7 @@ def _stored_twice(table: PlaneTable) -> list[Problem]:
     stored = table.stored
     lasts = {name.rpartition(".")[2] for name in table.names}
     if len({kind.fmt.name for kind in table.kinds}) < 2 and lasts.isdisjoint(stored.rows_by_last):
-        return []  # as nearly always, without half a million names looked up
+        return []  # the usual case, without looking up half a million names
     problems = []
     seen: dict[str, Plane] = {}
     for plane in table:
@@ -159,7 +159,7 @@ def _kind(
     receipt: ScaleReceipt | None,
     faults: list[Finding],
 ) -> PlaneKind | None:
-    """The kind of the plane that a pair of streams is; every reason why it is none is added to `faults`."""
+    """The kind of the plane that a pair of streams forms; reasons why it forms none are added to `faults`."""
     faults += _stream_faults(fixed, exceptions)
     sources = _geometries(fmt, fixed, weight, receipt, faults)
     if not sources:
@@ -180,7 +180,7 @@ def _kind(
 
 
 def _fits(source: Geometry, rows: int, cols: int) -> bool:
-    """Whether a source agrees with a plane's geometry. A plane may be padded to tiles, past what its weight needs."""
+    """Whether a source agrees with a plane's geometry. A plane may be padded to tiles beyond its weight's scales."""
     if source.source == "weight" and (rows, cols) == padded_shape(source.rows, source.cols):
         return True
     return (source.rows, source.cols) == (rows, cols)
@@ -202,7 +202,7 @@ def _describe(located: Located) -> str:
 def _geometries(
     fmt: CsfFormat, fixed: Located, weight: Located | None, receipt: ScaleReceipt | None, faults: list[Finding]
 ) -> list[Geometry]:
-    """What each source says of the geometry, in order of trust: receipt, stream shape, weight."""
+    """The geometry by each source, in order of trust: receipt, stream shape, weight."""
     sources = []
     if receipt:
         sources.append(Geometry("receipt", *receipt.shape))
@@ -215,7 +215,7 @@ def _geometries(
 
 
 def weight_geometry(weight: Located, fmt: CsfFormat, faults: list[Finding]) -> Geometry | None:
-    """The geometry of the scales of an FP4 weight; why a tensor is no such weight is added to `faults`."""
+    """The geometry of the scales of an FP4 weight; reasons why a tensor is no FP4 weight are added to `faults`."""
     dtype, shape = weight.tensor.dtype, weight.tensor.shape
     if len(shape) != 2 or dtype not in (*PACKED_DTYPES, "F4"):
         text = f"the weight beside it, {weight.tensor.name!r}, is {_describe(weight)}: not FP4 codes"
@@ -291,7 +291,7 @@ def _dense_kind(scale: Located, weight: Located) -> PlaneKind | None:
 
 
 def _padding(weight: Located, kind: PlaneKind) -> str:
-    """Both shapes, where the scales reach past what their weight needs."""
+    """Both shapes in words, where the scales are larger than their weight needs."""
     geometry = weight_geometry(weight, kind.fmt, [])
     if geometry and (geometry.rows, geometry.cols) == (kind.rows, kind.cols):
         return ""

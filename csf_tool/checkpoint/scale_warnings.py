@@ -1,4 +1,4 @@
-"""Block scales that are not what they look like: of stacked experts, or padded and perhaps in tile order."""
+"""Warnings of block scales that belong to stacked experts, or are padded and perhaps in tile order."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ _QUANTIZATION_METADATA = "_quantization_metadata"
 
 
 def warn_of_stacked(problems: Problems, shards: Iterable[Shard]) -> None:
-    """Warn once where scales have three dimensions or more: experts that were stacked into one tensor."""
+    """Warn once of scales that have three dimensions or more, because experts are stacked into one tensor."""
     found = [
         (shard.name, name, shape)
         for shard in shards
@@ -32,9 +32,9 @@ def warn_of_stacked(problems: Problems, shards: Iterable[Shard]) -> None:
 
 
 def doubtful_scales(table: DenseTable, shards: Iterable[Shard]) -> dict[str, str]:
-    """Dense scales whose bytes may not be row after row of their matrix, each with what tells so.
+    """Dense scales whose bytes may not be in row order, each with the reason for the doubt.
 
-    The order cannot be read from a shape. What can be seen is padding, and what a shard's metadata say.
+    The order does not follow from a shape. Padding and a shard's metadata are signs of tile order.
     """
     marked = {shard.name for shard in shards if _QUANTIZATION_METADATA in shard.header.metadata}
     if not marked:
@@ -45,7 +45,7 @@ def doubtful_scales(table: DenseTable, shards: Iterable[Shard]) -> dict[str, str
 
 
 def warn_of_doubtful(problems: Problems, doubtful: dict[str, str]) -> None:
-    """Warn once of all of them."""
+    """Warn once of all doubtful scales."""
     if not doubtful:
         return
     name, why = next(iter(doubtful.items()))

@@ -1,7 +1,7 @@
-"""Threads that wait for the network, and that nobody has to wait for.
+"""Daemon threads that wait for the network, so that a run can end without them.
 
-No thread that reads from a server can be interrupted, and a server may take as long as it likes. So these end with
-the process, and whoever waits for what they fetch is told to stop when the run does.
+A thread that reads from a server cannot be interrupted, and a server may take any time. So these threads end with
+the process, and callers that wait for an answer stop when the run does.
 """
 
 import threading
@@ -21,31 +21,31 @@ _LOOK_SECONDS = 1.0
 
 
 class Answer:
-    """The result that a thread fetches."""
+    """The result of work in a thread."""
 
     def __init__(self, look: Callable[[], None]) -> None:
-        """`look` is called now and then while somebody waits for it."""
+        """Take `look`, which is called now and then while a caller waits."""
         self._look = look
         self._ready = threading.Event()
         self._value: Any = None
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Whether it is there, or never will be."""
+        """Whether there is a value or an error, or the answer was cancelled."""
         return self._ready.is_set()
 
     def give(self, value: Any = None, error: BaseException | None = None) -> None:
-        """Give the value, or why there is none. What comes first stays."""
+        """Set the value, or the error in its place. Only the first call counts."""
         if not self._ready.is_set():
             self._value, self._error = value, error
             self._ready.set()
 
     def cancel(self) -> None:
-        """Say that nobody wants it any more."""
+        """Cancel the wait for the answer."""
         self.give(error=Stopped())
 
     def result(self) -> Any:
-        """The value, once it is there; or the error is raised that stood in its way.
+        """Wait for the value and return it, or raise the error in its place.
 
         Raises:
             Stopped: the run is over.
@@ -58,11 +58,11 @@ class Answer:
 
 
 class NetworkThreads:
-    """At most so many threads that fetch."""
+    """A limited number of threads that fetch."""
 
     def __init__(self, most: int) -> None:
         self.cancel = CancelToken(self._give_up)
-        """Cancelled, nobody waits any more: neither for an answer nor for the next try."""
+        """Ends every wait when cancelled, for an answer or for the next try."""
         self._most = most
         self._running = 0
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class NetworkThreads:
         self._here = threading.local()
 
     def submit(self, work: Callable[..., Any], *args: Any) -> Answer:
-        """Have `work` done beside others."""
+        """Have a thread do `work`, and return its answer."""
         answer = Answer(self._end_silence)
         with self._lock:
             self._unfinished.add(answer)
@@ -87,7 +87,7 @@ class NetworkThreads:
 
     @contextmanager
     def awaited(self, whose: str) -> Iterator[None]:
-        """A block of a thread of these in which it waits for an answer of `whose` to begin."""
+        """A block in which one of these threads waits for an answer of `whose` to begin."""
         answer: Answer = self._here.answer
         self._silent[answer] = (time.monotonic() + LONGEST_SILENCE, whose)
         try:

@@ -1,1 +1,1 @@
-"""What the bytes of a checkpoint are proved to be."""
+"""Verification and identity of checkpoints."""

@@ -1,4 +1,4 @@
-"""The files beside a checkpoint's shards: which there are, and which of them a runtime may take."""
+"""The files beside a checkpoint's shards, and which of them a runtime may read."""
 
 from pathlib import PurePosixPath
 
@@ -13,7 +13,7 @@ from csf_tool.disk.paths import is_hidden, list_files, relative_files
 from csf_tool.disk.reader import is_file
 
 FETCHED_SUFFIXES = {".json", ".jinja", ".model", ".tiktoken", ".txt", ".py", ".spm", ".bpe", ".vocab"}
-"""Endings of the small files that runtimes take: what is had from the Hub to be looked at."""
+"""Endings of the small files that runtimes read, which are fetched from the Hub to be checked."""
 
 _PAPERS = {".md", ".rst", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".avif", ".bmp", ".ico"}
 """Endings of cards and pictures."""
@@ -23,9 +23,9 @@ _TEXTS = {"", ".txt", ".html"}
 
 
 def all_files(checkpoint: Checkpoint) -> list[str]:
-    """Every file of a checkpoint in a folder by its path, shards and all, those too that only the Hub has.
+    """Paths of all files of a checkpoint in a folder, shards and files that only the Hub has included.
 
-    Links to folders are among them: what lies in there is not looked at.
+    Links to folders are listed but not followed.
     """
     if is_file(checkpoint.path):
         return []
@@ -39,14 +39,14 @@ def all_files(checkpoint: Checkpoint) -> list[str]:
 
 
 def _known_folders(checkpoint: Checkpoint) -> set[str]:
-    """The folders that may be links, for it is known what is to be read in them."""
+    """The folders that may be links, because their files are read by known names."""
     layout = checkpoint.layout
     shards = {str(parent) for shard in checkpoint.shards for parent in PurePosixPath(shard.name).parents}
     return {layout.shard_folder, layout.own_folder, _model_folder(checkpoint).rstrip("/"), *shards}
 
 
 def folders_like_files(checkpoint: Checkpoint) -> list[str]:
-    """The folders that are called as a file should be that a reader of the checkpoint looks for."""
+    """Folders that have the name of a file that a reader of the checkpoint looks for."""
     if is_file(checkpoint.path):
         return []
     names = {*CONFIG_FILES, *SUMS_FILES, "README.md"}
@@ -60,9 +60,9 @@ def folders_like_files(checkpoint: Checkpoint) -> list[str]:
 
 
 def files_beside(checkpoint: Checkpoint) -> dict[str, str]:
-    """The files of the model that a runtime may take, by the names that the dense checkpoint gives them.
+    """Paths of the model's files that a runtime may read, by their names in the dense checkpoint.
 
-    Each with its path; the shards are none of them, nor is their index.
+    The shards and their index are left out.
     """
     folder = _model_folder(checkpoint)
     index = folder + (find_index(checkpoint.layout.model_root) or "")
@@ -72,9 +72,9 @@ def files_beside(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def unclaimed_files(checkpoint: Checkpoint) -> list[str]:
-    """The paths of the files that a runtime may take and that a hash or a reference has to vouch for.
+    """Paths of the files that a runtime may read and that only a hash or a reference can prove right.
 
-    An index of what is stored is none of them: the shards' headers have shown it to be right.
+    The index of the stored shards is left out: it is checked against the shards' headers.
     """
     index = None if checkpoint.layout.keeps_dense_files else find_index(checkpoint.root)
     folder = _model_folder(checkpoint)
@@ -82,13 +82,13 @@ def unclaimed_files(checkpoint: Checkpoint) -> list[str]:
 
 
 def _model_folder(checkpoint: Checkpoint) -> str:
-    """Where in the checkpoint the model's own files lie, as the start of a path."""
+    """The prefix of the paths of the model's own files in the checkpoint."""
     layout = checkpoint.layout
     return "" if layout.model_root == layout.root else f"{layout.model_root.relative_to(layout.root).as_posix()}/"
 
 
 def _model_paths(checkpoint: Checkpoint) -> list[str]:
-    """All files but the shards, and what makes the layout what it is."""
+    """All files but the shards and the layout's own files."""
     layout = checkpoint.layout
     known = {*(shard.name for shard in checkpoint.shards), *checkpoint.lacking, *layout.own_files}
     records = f"{layout.own_folder}/" if layout.own_folder else "\0"
@@ -96,7 +96,7 @@ def _model_paths(checkpoint: Checkpoint) -> list[str]:
 
 
 def may_be_taken(name: str) -> bool:
-    """Whether a runtime may take a file: all but cards, licences, pictures, lists of sums and hidden files."""
+    """Whether a runtime may read a file: all but cards, licences, pictures, lists of sums and hidden files."""
     path = PurePosixPath(name)
     suffix = path.suffix.lower()
     if path.name.startswith(".") or suffix in _PAPERS or path.name in SUMS_FILES:

@@ -1,4 +1,4 @@
-"""Comparing two tensors byte by byte, and saying where they first differ."""
+"""Comparison of two tensors byte by byte, and the place of their first difference."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from csf_tool.dtypes import DTYPES
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two tensors of the same shape first differ, and how many of their bytes do."""
+    """The first difference of two tensors of the same shape, and the number of bytes that differ."""
 
     offset: int
     differing: int
@@ -29,7 +29,7 @@ class Difference:
 
 
 class TensorComparison:
-    """Compares a tensor piece by piece: float equality would be wrong for NaN and -0, so bytes are compared."""
+    """Compares a tensor piece by piece, as bytes: float equality would be wrong for NaN and -0."""
 
     def __init__(self, tensor: LogicalTensor) -> None:
         self._tensor = tensor
@@ -95,15 +95,15 @@ class DenseReader:
         self._readers.close()
 
     def forget(self) -> None:
-        """Let the page cache drop what was read."""
+        """Drop what was read from the page cache."""
         self._readers.forget()
 
     def expect(self, tensors: Iterable[LogicalTensor]) -> None:
-        """Hear which tensors will be read, in about which order."""
+        """Announce the tensors that will be read, in about this order."""
         self._readers.expect(stored for tensor in tensors for stored in tensor.stored)
 
     def read(self, tensor: LogicalTensor, begin: int, end: int) -> memoryview:
-        """The bytes `begin` to `end` of a tensor's dense data, valid until the next reading.
+        """The bytes `begin` to `end` of a tensor's dense data, valid until the next call.
 
         Raises:
             CheckpointError: they cannot be read, or their streams are broken.
@@ -115,7 +115,7 @@ class DenseReader:
         return self._stored(located.shard, start + begin, start + end)
 
     def read_group(self, tensors: list[LogicalTensor]) -> memoryview:
-        """The bytes of stored tensors that `adjacent` found side by side, valid until the next reading.
+        """The bytes of one group of stored tensors from `adjacent`, valid until the next call.
 
         Raises:
             CheckpointError: they cannot be read.
@@ -126,7 +126,7 @@ class DenseReader:
         return self._stored(first.shard, first.tensor.begin, last.tensor.end)
 
     def _stored(self, shard: Shard, begin: int, end: int) -> memoryview:
-        if end - begin > len(self._buffer):  # one that is used again is in the core's cache
+        if end - begin > len(self._buffer):  # a buffer that is used again is in the core's cache
             self._buffer = memoryview(bytearray(end - begin))
         data = self._buffer[: end - begin]
         self._readers[shard].read_into(data, begin)
@@ -140,9 +140,9 @@ class DenseReader:
 
 
 def adjacent(tensors: Iterable[LogicalTensor], theirs: Mapping[str, LogicalTensor]) -> Iterator[list[LogicalTensor]]:
-    """Tensors in groups that one read gives: stored ones that follow one another in their file, of bounded size.
+    """Tensors in groups of bounded size that one read covers: stored tensors that are adjacent in their file.
 
-    With a reference, its tensors of the same names must be of the same kind and follow one another, too.
+    With a reference, its tensors of the same names must be of the same kind and adjacent, too.
     """
     group: list[LogicalTensor] = []
     nbytes, end = 0, None
@@ -160,14 +160,14 @@ def adjacent(tensors: Iterable[LogicalTensor], theirs: Mapping[str, LogicalTenso
 
 
 class _Extent(NamedTuple):
-    """Where a stored tensor begins and ends, and the reference's as well."""
+    """Begin and end of a stored tensor and of the reference's tensor."""
 
     begin: tuple[Shard, int, Shard, int]
     end: tuple[Shard, int, Shard, int]
 
 
 def _extent(ours: LogicalTensor, nbytes: int, reference: Mapping[str, LogicalTensor]) -> _Extent | None:
-    """None for a tensor that must be looked at by itself."""
+    """The extent of a tensor; None if it must be read by itself."""
     theirs = reference.get(ours.name) if reference else ours
     if theirs is None or not isinstance(ours.source, Located) or not isinstance(theirs.source, Located):
         return None

@@ -1,4 +1,4 @@
-"""identity: the one string that says whether two machines hold the same checkpoint; launchers pin it."""
+"""identity: one string by which launchers know that two machines hold the same checkpoint."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from csf_tool.text import count
 
 
 class Basis(StrEnum):
-    """What stands for a shard's content in the identity: identities of two bases are not to be compared."""
+    """Basis of an identity, hashes or sizes of the shards. Identities of different bases cannot be compared."""
 
     MANIFEST = "manifest"
     DIGESTS = "digests"
@@ -27,7 +27,7 @@ class Basis(StrEnum):
 
     @property
     def words(self) -> str:
-        """How much the identity is worth, for people."""
+        """The strength of the identity in words."""
         return {
             Basis.MANIFEST: "digest-based: the bytes of the manifest",
             Basis.DIGESTS: "digest-based: the SHA-256 of every shard",
@@ -37,10 +37,10 @@ class Basis(StrEnum):
 
 @dataclass
 class Identity:
-    """A content identity: SHA-256 in hex, by which scheme, and what it rests on.
+    """A content identity: SHA-256 in hex, its scheme and its basis.
 
-    `shards` has what stood for each shard: its SHA-256, or its size in decimal. `problems` are records that do not fit
-    the bytes that were hashed.
+    `shards` has the SHA-256 of each shard, or its size in decimal. `problems` are recorded hashes that differ from the
+    computed ones.
     """
 
     path: str
@@ -54,10 +54,10 @@ class Identity:
 def find_identity(
     checkpoint: Checkpoint, by: IdentityBy, progress: Progress, *, compute_hashes: bool = False
 ) -> Identity:
-    """The identity of a container or a Hugging Face checkpoint: one for the same files, wherever they came from.
+    """The identity of a container or a Hugging Face checkpoint: the same for the same files from any source.
 
-    A shard stands for itself by its SHA-256, as the Hub, a Hub cache, `hf download` or SHA256SUMS recorded it, or as
-    computed now; or by its size. It is never a mixture.
+    It is made from the SHA-256 of every shard, as the Hub, a Hub cache, `hf download` or SHA256SUMS recorded it, or as
+    computed now; or from the size of every shard. The two are never mixed.
 
     Raises:
         UsageError: the layout has no identity, or not this one without hashing.
@@ -98,10 +98,10 @@ def find_identity(
 
 
 def _checked_document(checkpoint: Checkpoint, document: str, progress: Progress, compute_hashes: bool) -> list[Problem]:
-    """What a document leaves open that states the SHA-256 of every shard and so stands for all of them.
+    """Problems of a document that states the SHA-256 of every shard, from which the identity is made.
 
     Raises:
-        CheckpointError: a shard that was to be hashed is not what it states: it stands for something else then.
+        CheckpointError: the computed hash of a shard is not the stated one.
     """
     problems = []
     stated = {entry.file for entry in checkpoint.layout.shard_hashes()}
@@ -127,7 +127,7 @@ def _indexed(checkpoint: Checkpoint) -> list[Shard]:
 
 
 def _computed(checkpoint: Checkpoint, shards: list[Shard], progress: Progress) -> dict[str, str]:
-    """The SHA-256 of shards, from their bytes."""
+    """The SHA-256 of shards, computed from their bytes."""
     progress.start("hash", sum(shard.size for shard in shards))
     return {shard.name: sha256_of(checkpoint.root / shard.name, shard.name, progress.advance) for shard in shards}
 
@@ -144,7 +144,7 @@ def _recorded(checkpoint: Checkpoint, shards: list[Shard]) -> dict[str, str]:
 
 
 def _unfit_records(checkpoint: Checkpoint, contents: dict[str, str]) -> list[Problem]:
-    """The records that say something else than what was computed."""
+    """Recorded hashes that differ from the computed ones."""
     entries = [e for e in published_hashes(checkpoint) if e.algorithm == "sha256" and e.file in contents]
     return [
         Problem(

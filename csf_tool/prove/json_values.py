@@ -1,6 +1,6 @@
-"""What two JSON files say, held against one another by value and type, as strict readers take them.
+"""Comparison of two JSON files by value and type, as strict readers see them.
 
-Python's own `==` will not do: to it 384.0 is 384, 1 is true, and -0.0 is 0; and of a repeated key the last one wins.
+Python's own `==` takes 384.0 for 384, 1 for true and -0.0 for 0; and its parser keeps the last of repeated keys.
 """
 
 import json
@@ -15,7 +15,7 @@ _ABSENT = object()
 
 
 class _Number(NamedTuple):
-    """A number as a tuple: equal where kind and value are, and never to a string or to true."""
+    """A number as a tuple of kind and value, never equal to a string or to true."""
 
     kind: str
     text: str
@@ -25,26 +25,26 @@ class _Number(NamedTuple):
 
 
 class _Repeating(dict[str, Any]):
-    """An object of which one key stands twice."""
+    """An object that has one key twice."""
 
     key = ""
 
 
 class Document(NamedTuple):
-    """What a JSON file says, its numbers as `_Number`, and where in it a key stands twice."""
+    """The value of a JSON file, its numbers as `_Number`, and the place of a repeated key."""
 
     value: Any
     repeated: str | None
 
 
 def parse_values(raw: bytes, encoding: str = "utf-8") -> Document:
-    """The document in a file. `NaN` and the like, which others write, are values like any other here.
+    """The document in a file. `NaN` and infinities, which other tools write, are values like any other.
 
     Raises:
-        ValueError: it is no JSON in this encoding.
+        ValueError: it is not JSON in this encoding.
         RecursionError: it is nested too deeply.
     """
-    numbers: dict[tuple[str, str], _Number] = {}  # the same ones over and over: each is kept once
+    numbers: dict[tuple[str, str], _Number] = {}  # few differ: each is kept once
     repeating: list[_Repeating] = []
 
     def number(kind: str, text: str) -> _Number:
@@ -69,7 +69,7 @@ def parse_values(raw: bytes, encoding: str = "utf-8") -> Document:
 
 
 def _shortest(text: str) -> str:
-    """One spelling for all that are the same double; past the largest, each is itself."""
+    """One spelling for all numbers of the same double; a number past the largest double keeps its own."""
     value = float(text)
     return repr(value) if math.isfinite(value) else text
 
@@ -80,9 +80,10 @@ def _first_repeated(pairs: list[tuple[str, Any]]) -> str:
 
 
 def _place_of(value: Any, wanted: _Repeating) -> str:
-    """In words which key stands twice, and in which object of a document.
+    """The repeated key and its object, in words.
 
-    The object that was read last is always in there: one that a repeated key has thrown away was read before.
+    `wanted`, the object that was read last, is always in the document: an object that a repeated key discarded was
+    read earlier.
     """
     pending: list[tuple[str, Any]] = [("", value)]
     while pending[-1][1] is not wanted:
@@ -96,7 +97,7 @@ def _place_of(value: Any, wanted: _Repeating) -> str:
 
 
 def difference(ours: Any, theirs: Any) -> Finding | None:
-    """Where the values of two documents differ first; neither order of keys nor spelling counts."""
+    """The first difference in the values of two documents; order of keys and spelling do not count."""
     at = ""
     while ours != theirs:
         if isinstance(ours, dict) and isinstance(theirs, dict):

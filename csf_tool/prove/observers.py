@@ -1,4 +1,4 @@
-"""What is learnt of bytes as they pass: whether they are the original's, the published, the reference's, or zero."""
+"""Observers of bytes as they are read: hashes, the comparison with a reference, and the test for zeros."""
 
 from typing import Protocol
 
@@ -14,18 +14,18 @@ from csf_tool.errors import CheckpointError
 from csf_tool.prove.compare import DenseReader, TensorComparison
 
 PROBE_BYTES = 4096
-"""The first bytes of a tensor, which nearly always tell that it is not zero."""
+"""Number of bytes at the start of a tensor that nearly always show that it is not zero."""
 
 
 class Observer(Protocol):
-    """Sees the dense bytes of a tensor or a shard pass by, in order."""
+    """Takes the dense bytes of a tensor or a shard, in order."""
 
     def update(self, data: memoryview, /) -> None:
-        """See the next bytes."""
+        """Take the next bytes."""
 
 
 class RebuiltHash:
-    """Hashes the bytes of a dense shard as they pass, when the original's hash is known."""
+    """Hashes the bytes of a dense shard as they are read, when the original's hash is known."""
 
     def __init__(self, shard: LogicalShard) -> None:
         self._expected = shard.sha256
@@ -39,7 +39,7 @@ class RebuiltHash:
         return self._expected is not None and not self._lacking
 
     def lack(self, name: str) -> None:
-        """Note that the bytes of a tensor cannot be had."""
+        """Note that the bytes of a tensor are not available."""
         self._lacking.append(name)
 
     def update(self, data: memoryview) -> None:
@@ -48,7 +48,7 @@ class RebuiltHash:
             self._hashing.update(data)
 
     def problem(self) -> Finding | None:
-        """Why the shard is not the original."""
+        """The reason why the shard is not the original, or None."""
         if self._hashing is None:
             return None
         found = self._hashing.hexdigest()
@@ -62,7 +62,7 @@ class RebuiltHash:
 
 
 class StoredHash:
-    """Hashes a stored shard as its bytes pass, so that it is read once; gives up when they pass in another order."""
+    """Hashes a stored shard as it is read, to read it once; gives up when its bytes come in another order."""
 
     def __init__(self, shard: LogicalShard, stored_hashes: set[str]) -> None:
         names = {tensor.stored_in for tensor in shard.tensors}
@@ -83,7 +83,7 @@ class StoredHash:
             self.pass_by(self._source, 0, memoryview(header))
 
     def pass_by(self, shard: Shard, begin: int, data: memoryview) -> None:
-        """See stored bytes from offset `begin` on."""
+        """Take stored bytes from offset `begin` on."""
         if self._hashing is None or self._at < 0:
             return
         if shard is not self._source or begin != self._at:
@@ -93,7 +93,7 @@ class StoredHash:
         self._at += len(data)
 
     def pass_streams(self, streams: PlaneStreams) -> None:
-        """See the two streams of a plane, whichever comes first in the file."""
+        """Take the two streams of a plane, in their order in the file."""
         plane = streams.plane
         assert isinstance(plane, Plane)
         stored = [(plane.fixed, streams.fixed.data), (plane.exceptions, streams.exceptions.data)]
@@ -101,7 +101,7 @@ class StoredHash:
             self.pass_by(located.shard, located.tensor.begin, data.cast("B"))
 
     def digest(self) -> dict[str, str]:
-        """The stored shard's name and hash, or nothing when not all of its bytes have passed in order."""
+        """The stored shard's name and hash; empty unless all of its bytes came in order."""
         if self._hashing is None:
             return {}
         found = self._hashing.hexdigest()
@@ -110,7 +110,7 @@ class StoredHash:
 
 
 class Comparison:
-    """Compares a tensor's bytes, as they pass, with the reference's."""
+    """Compares a tensor's bytes with the reference's as they are read."""
 
     def __init__(self, ours: LogicalTensor, theirs: LogicalTensor, reader: DenseReader) -> None:
         self._theirs = theirs
@@ -131,7 +131,7 @@ class Comparison:
         self._at += len(data)
 
     def problem(self) -> Finding | None:
-        """What differs, once all bytes have passed."""
+        """The difference, once all bytes have been compared."""
         difference = self._comparison.result()
         if self._unreadable or difference is None:
             return self._unreadable
@@ -139,7 +139,7 @@ class Comparison:
 
 
 class ZeroWatch:
-    """Sees whether all bytes are zero."""
+    """Finds out whether all bytes are zero."""
 
     def __init__(self) -> None:
         self.only_zeros = True
@@ -151,5 +151,5 @@ class ZeroWatch:
 
 
 def is_zero(data: memoryview) -> bool:
-    """Whether all bytes are zero; the first few nearly always tell."""
+    """Whether all bytes are zero; the first few nearly always show that they are not."""
     return not np.frombuffer(data[:PROBE_BYTES], np.uint8).any() and not np.frombuffer(data, np.uint8).any()

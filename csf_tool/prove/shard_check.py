@@ -1,4 +1,4 @@
-"""Checking one shard of a checkpoint: decode, hash and compare it in one pass over its bytes."""
+"""The check of one shard: decode, hash and compare it in one pass over its bytes."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ _LOOKS_SO = "a failed download can look so"
 
 @dataclass(frozen=True)
 class Scope:
-    """What every shard is checked against, and how."""
+    """The reference, hashes and options with which every shard is checked."""
 
     theirs: dict[str, LogicalTensor]
     receipts: dict[str, ScaleReceipt]
@@ -38,7 +38,7 @@ class Scope:
 
 @dataclass
 class ShardFindings(Checks):
-    """What one shard adds to each check, and what it lets the whole say."""
+    """The results of one shard: its checks, counts and stored hash."""
 
     hashed_planes: int = 0
     uncompared: int = 0
@@ -90,7 +90,7 @@ class ShardCheck:
             self.found.is_rebuilt = True
 
     def _good_streams(self) -> Iterator[PlaneStreams]:
-        """Read and check each plane's streams; give on those that can be decoded."""
+        """Read and check each plane's streams, and yield those that can be decoded."""
         check = self.found.streams
         for plane in self._shard.planes:
             file = plane.fixed.shard.name
@@ -110,13 +110,13 @@ class ShardCheck:
                 yield streams
 
     def _take_together(self, group: list[LogicalTensor]) -> bool:
-        """Take in several stored tensors that lie side by side at once, if there is nothing to say of any of them.
+        """Check adjacent stored tensors with one read; False if any has a fault or needs a check of its own.
 
-        Three quarters of a checkpoint's tensors are scalars: one by one they cost more than the weights.
+        Three quarters of a checkpoint's tensors are scalars: read one by one they cost more than the weights.
         """
         theirs = self._scope.theirs
         if not (self._rebuilt.wanted or self._stored.wanted or theirs):
-            return False  # nothing but a glance at each is needed
+            return False  # each costs next to nothing
         first, last = group[0].source, group[-1].source
         assert isinstance(first, Located)
         assert isinstance(last, Located)
@@ -148,7 +148,7 @@ class ShardCheck:
             self.found.structure.failures.append(Problem.of(error, tensor.stored_in, tensor.name))
 
     def _lack(self, tensor: LogicalTensor) -> None:
-        """Note that a tensor's bytes cannot be had: nothing can be said of them, or of the shard they belong to."""
+        """Note that a tensor's bytes are not available, so that its dense shard cannot be hashed."""
         self._rebuilt.lack(tensor.name)
         self.found.uncompared += tensor.name in self._scope.theirs
 
@@ -182,7 +182,7 @@ class ShardCheck:
 
     def _check_stored_tensor(self, tensor: LogicalTensor, located: Located) -> None:
         if _has_no_bytes(located):
-            self._lack(tensor)  # named under structure
+            self._lack(tensor)  # reported under structure
             return
         begin, end = located.tensor.begin, located.tensor.end
         zero, comparison = ZeroWatch(), self._comparison(tensor)
@@ -214,7 +214,7 @@ class ShardCheck:
             self.found.streams.warn(text, Code.ZERO_WEIGHT, tensor.stored_in, tensor.name)
 
     def _comparison(self, tensor: LogicalTensor) -> list[Comparison]:
-        """The comparison with the reference's tensor of the same name; none where it cannot be made."""
+        """The comparison with the reference's tensor of the same name; empty if they cannot be compared."""
         theirs = self._scope.theirs.get(tensor.name)
         if theirs is None:
             return []  # a missing name is reported once, for the whole checkpoint
@@ -233,25 +233,25 @@ class ShardCheck:
 
 
 class _Pieces:
-    """Stored bytes in pieces of at most CHUNK_BYTES; one that was looked at stays whole for `Hashing` for a turn."""
+    """Stored bytes in pieces of at most CHUNK_BYTES, in two buffers: `Hashing` may still read the piece before."""
 
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
         self._free, self._held = (memoryview(bytearray(CHUNK_BYTES)) for _ in range(2))
 
     def read(self, shard: Shard, begin: int, end: int) -> memoryview:
-        """A piece, valid until the next is read, or, once it has had its turn, until the next but one."""
+        """A piece, valid until the next is read, or, after `turn`, until the next but one."""
         piece = self._free[: end - begin]
         self._readers[shard].read_into(piece, begin)
         return piece
 
     def turn(self) -> None:
-        """Keep the piece that was read last."""
+        """Keep the piece that was read last while the next is read."""
         self._free, self._held = self._held, self._free
 
 
 class _InOrder:
-    """Decoded planes, asked for in order; those that were left out for faults are answered with None."""
+    """Decoded planes, taken in order; None for planes that have faults."""
 
     def __init__(self, decoded: Iterable[CodedPlane]) -> None:
         self._decoded = iter(decoded)
@@ -268,9 +268,9 @@ class _InOrder:
 def check_dtype(
     check: Check, ours: LogicalTensor, theirs: LogicalTensor, scale_formats: Mapping[str, CsfFormat]
 ) -> None:
-    """Say that a tensor has another dtype than the reference's.
+    """Report that a tensor has another dtype than the reference's.
 
-    That is a fault, but for block scales in dtypes of their format.
+    It is a fault except for block scales in dtypes of their format.
     """
     if ours.dtype != theirs.dtype:
         text = f"dtype is {ours.dtype}, the reference has {theirs.dtype}"
@@ -281,7 +281,7 @@ def check_dtype(
 
 
 def _has_no_bytes(source: Located | Plane) -> bool:
-    """Whether a stored tensor's bytes are others' as well, or past the end of its file."""
+    """Whether a stored tensor's bytes overlap another's or lie past the end of its file."""
     return isinstance(source, Located) and source.tensor.name in source.shard.header.unreadable
 
 

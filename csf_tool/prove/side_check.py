@@ -1,4 +1,4 @@
-"""Checking the files beside the shards: JSON must be JSON, and what a runtime may take must be what a reference has.
+"""The check of the files beside the shards: JSON must parse, and files that a runtime may read must be the reference's.
 
 Model cards, licences and pictures may differ: no runtime reads them.
 """
@@ -28,16 +28,16 @@ _SURPLUS = Finding("the reference does not have it", Code.REFERENCE_NAMES)
 
 
 def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
-    """What is wrong with the files of a checkpoint by themselves.
+    """Faults of the files of a checkpoint without a reference.
 
-    Those that are no files, JSON that is none, and a config that is missing.
+    They are entries that are not files, invalid JSON, and a missing config.
     """
     found = Problems()
     known = {problem.file for problem in checkpoint.problems} | {shard.name for shard in checkpoint.shards}
     beside = set(files_beside(checkpoint).values())
     for name in all_files(checkpoint):
         path = checkpoint.root / name
-        if name in known or is_far(checkpoint, name) or is_folder(path):  # a link to a folder is not looked into
+        if name in known or is_far(checkpoint, name) or is_folder(path):  # a link to a folder is not followed
             continue
         try:
             nbytes = file_size(path, name)
@@ -60,7 +60,7 @@ def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
 
 
 def _check_json(found: Problems, path: Path, name: str) -> None:
-    """Note why a file is no JSON. Others write NaN and the like: what is not used here is read less strictly."""
+    """Note why a file is not JSON. Files that csf-tool does not use may contain NaN and infinities."""
     try:
         raw = read_document(path, name)
         repeated = parse_values(raw, json.detect_encoding(raw)).repeated
@@ -73,9 +73,9 @@ def _check_json(found: Problems, path: Path, name: str) -> None:
 
 @dataclass
 class SideComparison:
-    """What came of holding the files beside the shards against a reference's.
+    """Result of comparing the files beside the shards with a reference's.
 
-    `compared` are the paths of those whose content was compared, `files` is their number without the index.
+    `compared` are the paths of the files whose content was compared, `files` is their number without the index.
     """
 
     files: int = 0
@@ -90,11 +90,11 @@ def compare_side_files(
     *,
     shards_only: bool = False,
 ) -> SideComparison:
-    """Hold every file that a runtime may take against the reference's of the same name, in both directions.
+    """Compare every file that a runtime may read with the reference's file of the same name, in both directions.
 
-    With `shards_only` nothing but the shards of checkpoints that are nested in these. The marks of CSF in configs do
-    not count, nor does the way in which JSON is written. What cannot be compared is left out of `compared`: of single
-    files nothing, of a repository what was not fetched.
+    With `shards_only`, only shards of checkpoints nested in these are compared. CSF's entries in configs and the
+    spelling of JSON do not count. `compared` leaves out what cannot be compared: everything beside single files, and
+    files of a repository that were not fetched.
     """
     found = SideComparison()
     if is_file(checkpoint.path) or is_file(reference.path):
@@ -122,7 +122,7 @@ def _wanted(files: dict[str, str], shards_only: bool) -> dict[str, str]:
 
 
 def _is_complete(reference: Checkpoint) -> bool:
-    """Whether what is not in it is nowhere: not so of a commit in the cache, when the Hub was not asked."""
+    """Whether all files of the reference are known; not so for a commit in the cache when the Hub was not asked."""
     return reference.hub is None or bool(reference.hub.files)
 
 
@@ -160,7 +160,7 @@ def _is_same(name: str, ours: Path, theirs: Path, nbytes: int, on_bytes: Callabl
 
 
 def _json_difference(name: str, ours: Path, theirs: Path) -> Finding | None:
-    """Where two JSON files say something else, or leave open what they say."""
+    """The first difference of two JSON files, or a repeated key that makes one of them ambiguous."""
     mine, other = (parse_values(read_document(path, name)) for path in (ours, theirs))
     if repeated := mine.repeated or other.repeated:
         return Finding(f"{'' if mine.repeated else 'in the reference: '}{repeated}", Code.INVALID_JSON)
@@ -177,7 +177,7 @@ def _lists_streams(index: Document) -> bool:
 
 
 def _compare_indexes(found: SideComparison, checkpoint: Checkpoint, reference: Checkpoint) -> None:
-    """The index against the reference's, where both are those of the same dense shards."""
+    """Compare the index with the reference's, where both list the same dense shards."""
     root, there = checkpoint.layout.model_root, reference.layout.model_root
     theirs = find_index(there)
     if theirs is None:
@@ -203,7 +203,7 @@ def _compare_indexes(found: SideComparison, checkpoint: Checkpoint, reference: C
 
 
 def compare_formats(checkpoint: Checkpoint, reference: Checkpoint) -> list[Problem]:
-    """Shards whose headers state another framework than the reference's do: readers refuse unknown ones."""
+    """Shards whose headers state another framework than the reference's: readers refuse unknown frameworks."""
     theirs = {shard.header.metadata.get("format", "") for shard in reference.shards} - {""}
     others = "/".join(sorted(theirs))
     return [

@@ -1,4 +1,4 @@
-"""Checking the stored files by every hash that somebody gives for one of them: published with it, or in a list."""
+"""The check of stored files by every known hash: published with a file, or in a list."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +25,8 @@ def check_stored(
 ) -> set[str]:
     """Compare the hash of every file for which one is `known`; the check is skipped if one of `shards` has none.
 
-    `listed` is the list that some of them are of. `digests` are the SHA-256 of files that have been read already. Gives
-    the files that were compared.
+    `listed` is the list that some of the hashes come from. `digests` are the SHA-256 of files that have been read
+    already. Returns the files that were compared.
     """
     here: dict[str, list[PublishedHash]] = {}
     for entry in known:
@@ -49,7 +49,7 @@ def check_stored(
 def _tell_apart(
     check: StoredCheck, here: Mapping[str, list[PublishedHash]], listed: HashList | None, shards: list[str]
 ) -> None:
-    """Note which files are as published, and which are only as a list says."""
+    """Note which files match published hashes, and which match only a list."""
     published = {file for file, entries in here.items() if any(entry.is_published for entry in entries)}
     if published:
         names = dict.fromkeys(e.evidence for entries in here.values() for e in entries if e.is_published)
@@ -62,13 +62,13 @@ def _tell_apart(
 
 
 def _is_far(checkpoint: Checkpoint, file: str, digests: Mapping[str, str]) -> bool:
-    """Whether a file is on the Hub, and has not been read whole."""
+    """Whether a file is on the Hub and has not been read whole."""
     on_hub = checkpoint.hub is not None and file in checkpoint.hub.files
     return on_hub and file not in digests and not is_file(checkpoint.root / file)
 
 
 def _check_file(check: Check, path: Path, entries: list[PublishedHash], sha256: str | None) -> None:
-    """Compare a file with what is known of it; its SHA-256 may be known."""
+    """Compare a file with its known hashes; `sha256` is its own, if computed already."""
     file = entries[0].file
     if sha256 is None and not is_file(path):
         check.fail(f"is not there; its hash is known ({entries[0].place})", Code.MISSING_FILE, file)
@@ -81,7 +81,7 @@ def _check_file(check: Check, path: Path, entries: list[PublishedHash], sha256: 
 
 
 def _check_evidence(check: Check, checkpoint: Checkpoint, listed: HashList | None) -> None:
-    """Say what is wrong with lists and with the notes of downloaders, and that they name several revisions."""
+    """Report faults of lists and of downloaders' notes, and that they name several revisions."""
     damaged = [*damaged_evidence(checkpoint), *(listed.faults if listed else ())]
     check.failures += errors(damaged)
     check.warnings += [*warnings(damaged), *mixed_revisions(checkpoint)]

@@ -1,4 +1,4 @@
-"""What verify found: named checks, each with its evidence, and what they prove together."""
+"""Results of verify: named checks, each with its evidence, and what they prove together."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,11 +10,11 @@ from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.text import count
 
 _SHOWN = 20
-"""How many files the last line names of those that nothing was said of."""
+"""Number of uncovered files that the last line names."""
 
 
 class Status(StrEnum):
-    """How a check ended; the value stands in JSON reports."""
+    """The outcome of a check; the value stands in JSON reports."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -24,7 +24,7 @@ class Status(StrEnum):
 
 @dataclass
 class Check:
-    """One named check: how much it looked at, by what evidence (`note`), and what it found."""
+    """One named check: the number of things checked, the evidence (`note`), and what it found."""
 
     name: str
     checked: int = 0
@@ -35,7 +35,7 @@ class Check:
 
     @property
     def status(self) -> Status:
-        """Failed if anything failed; skipped if there was nothing to go by."""
+        """The outcome: failed if anything failed, skipped if there was nothing to check by."""
         if self.failures:
             return Status.FAILED
         if self.skipped:
@@ -44,17 +44,17 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether what the check states is so."""
+        """Whether the check was made and its statement is true."""
         return self.status in (Status.PASSED, Status.WARNING)
 
     def add(self, other: "Check") -> None:
-        """Take in what another part of the same check found."""
+        """Add the findings of another part of the same check."""
         self.checked += other.checked
         self.failures += other.failures
         self.warnings += other.warnings
 
     def skip(self, why: str) -> None:
-        """Note that it was not done, or not of everything."""
+        """Note that the check was not made, or not for everything."""
         self.skipped, self.note = True, why
 
     def fail(self, problem: str, code: Code, file: str = "", tensor: str = "") -> None:
@@ -62,16 +62,16 @@ class Check:
         self.failures.append(Problem(problem, code, file, tensor))
 
     def warn(self, problem: str, code: Code, file: str = "", tensor: str = "") -> None:
-        """Note something odd."""
+        """Note a warning."""
         self.warnings.append(Problem(problem, code, file, tensor, Severity.WARNING))
 
 
 @dataclass
 class StoredCheck(Check):
-    """The check of stored bytes, which hashes of two kinds speak of: published ones, and a list that the user gave.
+    """The check of stored bytes by hashes of two kinds: published ones, and those of a list that the user gave.
 
-    `published` and `listed` say of how many files, by what. `list_name` is that list if not every shard is as
-    published without it, and `maker` who made it, as it says itself.
+    `published` and `listed` say how many files each kind covers, and where its hashes come from. `list_name` names the
+    list if published hashes alone do not cover every shard, and `maker` who made it, according to the list.
     """
 
     published: str = ""
@@ -81,7 +81,7 @@ class StoredCheck(Check):
 
     @property
     def proved(self) -> str:
-        """What holds, in words, with its evidence."""
+        """Statements that are proved, with their evidence, in words."""
         if not self.list_name:
             also = f", and {self.listed}" if self.listed else ""
             return f"the stored bytes are the published ones ({self.published}){also}"
@@ -90,7 +90,7 @@ class StoredCheck(Check):
 
     @property
     def unproved(self) -> list[str]:
-        """What does not hold, and why."""
+        """Statements that are not proved, and why."""
         why = "see stored"
         if self.holds:
             maker = f"; it says that {self.maker} made it" if self.maker else ""
@@ -114,7 +114,7 @@ class Checks:
 
     @property
     def checks(self) -> list[Check]:
-        """All of them in the order in which they are reported."""
+        """All checks in the order in which they are reported."""
         return [self.structure, self.streams, self.decode, self.stored, self.source, self.reference]
 
 
@@ -128,15 +128,15 @@ class Verified(Checks):
     device: str
     quick: bool = False
     shards: tuple[int, int] = (0, 0)
-    """How many shards were looked at, and how many there are."""
+    """Numbers of shards checked and of all shards."""
     hashes: HashList | None = None
-    """Of all files, where it was asked for and nothing failed."""
+    """Hashes of all files, if asked for and nothing failed."""
     unfetched: int = 0
     """Tensors of both sides whose bytes were not compared, because they would have had to be fetched."""
     uncovered: list[str] = field(default_factory=list)
-    """Files beside the shards that a runtime may take, and that neither a hash nor the reference has shown right."""
+    """Files beside the shards that a runtime may read, and that neither a hash nor the reference has proved right."""
     uncompared: list[str] = field(default_factory=list)
-    """Such files that were not compared with the reference, whether or not a hash covers them."""
+    """Files beside the shards that a runtime may read and that were not compared with the reference, hashed or not."""
     why_uncompared: str = ""
 
     @property
@@ -146,12 +146,12 @@ class Verified(Checks):
 
     @property
     def failed_files(self) -> list[str]:
-        """The files in which something failed: what to download, or to verify, again."""
+        """Files in which something failed, to be downloaded or verified again."""
         return sorted({problem.file for check in self.checks for problem in check.failures if problem.file})
 
     @property
     def proved(self) -> list[str]:
-        """What holds, in words, with its evidence."""
+        """Statements that are proved, with their evidence, in words."""
         statements = []
         if self.structure.holds and self.quick:
             statements.append("headers, names and sizes agree")
@@ -171,7 +171,7 @@ class Verified(Checks):
 
     @property
     def unproved(self) -> list[str]:
-        """What was not proved, and why."""
+        """Statements that were not proved, and why."""
         statements = self.stored.unproved
         if not self.source.holds and not self.reference.holds:
             why = "see above" if self.source.failures or self.reference.failures else self.source.note
@@ -189,6 +189,6 @@ class Verified(Checks):
 
 
 def _some(names: list[str]) -> str:
-    """The first of some files, and how many more there are."""
+    """The first of some files, and the number of the others."""
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {count(len(names) - _SHOWN, 'other file')}" if len(names) > _SHOWN else shown

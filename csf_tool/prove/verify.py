@@ -1,7 +1,7 @@
-"""verify: the real decode path with no writer attached, and what it proves about the bytes.
+"""verify: decodes a checkpoint as decompress does but writes nothing, and reports what this proves about the bytes.
 
-`stored` and `source` are different statements: that the files are the published ones, and that what they
-decode to is the original. Either can hold alone. All comparison is of bytes, never of floats.
+`stored` states that the files are the published ones, `source` that they decode to the original. Either can hold
+alone. Bytes are compared, never floats.
 """
 
 from collections.abc import Callable
@@ -34,10 +34,10 @@ from csf_tool.text import count
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """How `verify` goes about it.
+    """Options of `verify`.
 
-    `only` are names of shards, or globs, to which the reading of data is limited; `quick` reads none at all.
-    `listed` are hashes that were saved elsewhere; `save_hashes` asks for such a list, of that name.
+    `only` are names of shards, or globs, to which the reading of data is limited; `quick` reads no data at all.
+    `listed` are hashes that were saved elsewhere; `save_hashes` is the name of such a list to be made.
     """
 
     jobs: int = field(default_factory=default_jobs)
@@ -47,11 +47,11 @@ class VerifyOptions:
     listed: HashList | None = None
     save_hashes: str = ""
     all_tensors: bool = False
-    """Of what lies on the Hub, fetch every tensor, and not just the scales."""
+    """Fetch every tensor of a checkpoint on the Hub, not just the scales."""
     tensors_only: bool = False
-    """Hold nothing but tensors against the reference: not the config and tokenizer, nor the headers' metadata."""
+    """Compare only tensors with the reference, not the config, the tokenizer or the headers' metadata."""
     published: list[PublishedHash] = field(default_factory=list)
-    """Hashes that somebody else gives for the checkpoint's files."""
+    """A list of hashes of the checkpoint's files that the user gave."""
 
 
 def verify(
@@ -66,7 +66,7 @@ def verify(
     `against` is a reference whose dense tensors must be the same, byte for byte.
 
     Raises:
-        UsageError: no shard is called as `only` says, `listed` is of another checkpoint, or `against` is the
+        UsageError: no shard has a name that fits `only`, `listed` is of another checkpoint, or `against` is the
             checkpoint itself.
         EnvironmentFault: the system cannot read.
     """
@@ -74,7 +74,7 @@ def verify(
 
 
 class _Verification:
-    """One run: the checkpoint, the reference, and the checks being filled in."""
+    """One run of `verify`: the checkpoint, the reference, and the results so far."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _Verification:
         )
 
     def run(self) -> Verified:
-        """Go through everything once."""
+        """Make all checks."""
         self._check_structure()
         if self._options.quick:
             self._check_sizes()
@@ -139,7 +139,7 @@ class _Verification:
         return self.result
 
     def _names_fetched(self) -> set[str] | None:
-        """The tensors whose bytes are looked at: all (None), or the scales where others would have to be fetched."""
+        """Tensors whose bytes are read: all (None), or only the scales where the others would have to be fetched."""
         checkpoint, against = self._checkpoint, self._against
         if self._options.all_tensors or not (checkpoint.is_remote or (against and against.is_remote)):
             return None
@@ -157,7 +157,7 @@ class _Verification:
         check.note = f"headers, sizes, pairs, geometry and names of {count(len(self._checkpoint.shards), 'shard')}"
 
     def _check_sizes(self) -> None:
-        """Compare nothing but presence and sizes with the list."""
+        """Compare only presence and sizes of files with the list."""
         for check in (self.result.streams, self.result.decode, self.result.source, self.result.reference):
             check.skip("not looked at: --quick reads no data")
         check, listed = self.result.stored, self._options.listed
@@ -180,7 +180,7 @@ class _Verification:
         check.note = f"{what} by {listed.name}; --quick reads no data"
 
     def _published_hashes(self) -> list[PublishedHash]:
-        """The hashes to compare with: all that there are, or those of the chosen shards."""
+        """The hashes to compare with: all known ones, or those of the chosen shards."""
         listed = self._options.listed
         found = published_hashes(self._checkpoint)
         found += listed.hashes() if listed else []
@@ -188,7 +188,7 @@ class _Verification:
         return [entry for entry in found if not self._options.only or entry.file in self._names]
 
     def _logical_shards(self) -> list[LogicalShard]:
-        """The shards to go through: originals where receipts allow, then whatever tensors those left out."""
+        """The shards to check: originals where receipts describe them, then the tensors that no receipt describes."""
         if self._fetched is not None and self._checkpoint.is_remote:
             scales = [tensor for name, tensor in self._tensors.items() if name in self._fetched]
             return [shard for shard in own_shards(self._checkpoint, scales).values() if shard.tensors]
@@ -218,14 +218,16 @@ class _Verification:
         )
 
     def _check_shards(self, shards: list[LogicalShard], published: list[PublishedHash]) -> None:
-        """Check every shard as a job of its own, and add up what they found in the order of the shards."""
+        """Check every shard as a job of its own, and add up the results in the order of the shards."""
         hashed = {entry.file for entry in published if entry.algorithm == "sha256"}
         hashed |= self._names if self._options.save_hashes else set()
         fetched = self._theirs.keys() if self._fetched is None else self._fetched
         theirs = {name: tensor for name, tensor in self._theirs.items() if name in fetched}
         formats = self._scale_formats()
         scope = Scope(theirs, self._receipts, hashed, formats, self._decoder, self._options.drop_cache)
-        found: dict[int, ShardFindings] = {}  # by number: what a damaged receipt left out has its shard's name again
+        found: dict[
+            int, ShardFindings
+        ] = {}  # by number: the tensors that a damaged receipt left out form a second shard of its name
         self._run_jobs(len(shards), lambda i, on_bytes: ShardCheck(shards[i], scope, on_bytes).run(), found.__setitem__)
         for i in range(len(shards)):
             self._add(found[i])
@@ -277,12 +279,12 @@ class _Verification:
                 check.skip(f"{check.note}, of {planes} and {shards}")
 
     def _chosen_planes(self) -> int:
-        """Planes whose source bytes are to be proved: of all shards, also those that only receipts speak of."""
+        """The number of planes whose source bytes are to be proved, planes that only receipts name included."""
         planes = {plane.name for plane in self._checkpoint.planes if plane.fixed.shard.name in self._names}
         return len(planes if self._options.only else self._receipts.keys() | planes)
 
     def _conclude_reference(self) -> None:
-        """Names that only one side has, the files beside the shards, and faults of the reference itself."""
+        """Compare names, shapes and the files beside the shards with the reference, and report its own faults."""
         check = self.result.reference
         if self._against is None:
             check.skip("no reference given (--against)")
@@ -311,7 +313,7 @@ class _Verification:
             check.skip(f"{check.note}, but for {count(self._uncompared, 'tensor')} that cannot be read or decoded")
 
     def _names_against(self) -> None:
-        """The tensors that only one side has."""
+        """Report tensors that only one side has."""
         check = self.result.reference
         for name in self._tensors.keys() - self._theirs.keys():
             if self._tensors[name].stored_in in self._names:
@@ -322,7 +324,7 @@ class _Verification:
             check.fail(text, Code.REFERENCE_NAMES, tensor=name)
 
     def _shapes_against(self, fetched: set[str]) -> None:
-        """What headers say of the tensors that were not fetched."""
+        """Compare shapes and dtypes of the tensors that were not fetched."""
         for name in self._tensors.keys() & self._theirs.keys() - fetched:
             ours, theirs = self._tensors[name], self._theirs[name]
             if problem := mismatch(ours, theirs):
@@ -342,7 +344,7 @@ class _Verification:
         }
 
     def _note_uncovered(self) -> None:
-        """Note the files that neither a hash nor the reference has shown to be right, and why."""
+        """Note the files that neither a hash nor the reference has proved right, and why."""
         result, options = self.result, self._options
         uncompared = [name for name in self._unclaimed if name not in self._compared]
         result.uncovered = [name for name in uncompared if name not in self._vouched]
@@ -356,7 +358,7 @@ class _Verification:
 
 
 def _chosen(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:
-    """The shards whose name, with or without its folder, is one of `only` or fits it; all without any."""
+    """The shards whose name, with or without its folder, equals or fits one of `only`; all shards if it is empty."""
     for glob in only:
         if not any(_fits(shard, glob) for shard in checkpoint.shards):
             names = [shard.name for shard in checkpoint.shards]
@@ -369,7 +371,7 @@ def _fits(shard: Shard, glob: str) -> bool:
 
 
 def _require_another(checkpoint: Checkpoint, against: Checkpoint) -> None:
-    """Refuse a reference whose shards are those of the checkpoint: whatever they hold, they equal themselves."""
+    """Refuse a reference that has the same shards as the checkpoint: comparing files with themselves proves nothing."""
     as_files = is_file(checkpoint.path) or is_file(against.path)
     mine, theirs = (_places(side, as_files) for side in (checkpoint, against))
     if mine & theirs or (checkpoint.hub and checkpoint.is_remote and checkpoint.label == against.label):
@@ -378,14 +380,14 @@ def _require_another(checkpoint: Checkpoint, against: Checkpoint) -> None:
 
 
 def _places(checkpoint: Checkpoint, as_files: bool) -> set[tuple[int, int]]:
-    """The shards here, or their folders, as the system knows them by whatever path: by device and number."""
+    """Device and inode numbers of the local shards, or of their folders, which are the same by every path."""
     here = [shard.path for shard in checkpoint.shards if not shard.remote]
     found = (path.stat() for path in ({*here} if as_files else {path.parent for path in here}))
     return {(status.st_dev, status.st_ino) for status in found}
 
 
 def _require_same_origin(checkpoint: Checkpoint, listed: HashList) -> None:
-    """Refuse a list of another repository or revision, as far as either says what it is of."""
+    """Refuse a list of another repository or revision, where both state theirs."""
     here = dict(zip(("repository", "revision"), known_origin(checkpoint), strict=True))
     for key, stated in (("repository", listed.repository), ("revision", listed.revision)):
         if stated and here[key] and stated != here[key]:

@@ -1,4 +1,4 @@
-"""A folder to write into: nothing in it is overwritten."""
+"""Folders to write into, whose files are never overwritten."""
 
 import os
 import shutil
@@ -23,8 +23,8 @@ class Destination:
         """Check that `path` may be written. With `keep_cache`, large files go through the page cache, too.
 
         Raises:
-            UsageError: it is no folder, or lies inside `source`, or `source` lies inside it, or something that is no
-                journal has a journal's name there.
+            UsageError: it is not a folder, or lies inside `source`, or `source` lies inside it, or something other than
+                a journal has a journal's name there.
         """
         self.path = path
         self._keep_cache = keep_cache
@@ -45,7 +45,7 @@ class Destination:
             raise UsageError("is not empty; give a new or empty folder", Code.NOT_EMPTY, str(self.path))
 
     def require_space(self, nbytes: int) -> None:
-        """Check that the file system has room before the first byte is written; one that does not say may have it.
+        """Check for room before the first byte is written; a file system that states none is taken to have it.
 
         Raises:
             EnvironmentFault: it has not.
@@ -60,7 +60,7 @@ class Destination:
             raise EnvironmentFault(problem, Code.NO_ROOM, str(self.path))
 
     def _existing(self) -> Path:
-        """The folder, or the nearest above it that is there already."""
+        """The folder, or its nearest parent that exists."""
         return next(p for p in (self.path.absolute(), *self.path.absolute().parents) if exists(p))
 
     def scratch_file(self) -> BinaryIO:
@@ -99,7 +99,7 @@ class Destination:
             raise writing_fault(name, error) from error
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder of the destination. One that is there may have been put there by somebody else."""
+        """Make a folder of the destination; an existing one may be somebody else's link, and must not lead out."""
         if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(self.path)):
             raise UsageError(f"{folder}: leads out of {self.path} by a link: nothing is written there")
         folder.mkdir(parents=True, exist_ok=True)

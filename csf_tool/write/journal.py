@@ -1,8 +1,8 @@
-"""The journal of a run in its destination: what it is a run of, and which files are finished.
+"""The journal of a run in its destination: the run's description, and a record of each finished file.
 
-It lies in a folder of its own, one small file a finished file, so that several machines can write into one
-destination. A file's record is written before the file gets its name: a file with its name has a record.
-When the run is complete the journal goes away.
+It lies in a folder of its own and has one small file per finished file, so that several machines can write into one
+destination. A file's record is written before the file gets its name, so a file with its name has a record.
+The journal is removed when the run is complete.
 """
 
 import hashlib
@@ -45,16 +45,16 @@ _LONGEST_NAME = 200
 _ATTEMPTS = 20
 _PAUSE_SECONDS = 0.05
 _NOT_COMPARED = ("label", "root")
-"""Of a run's description, what may differ in one that goes on with it."""
+"""Parts of a run's description that may differ in a run that continues it."""
 
 SCHEMA = "csf-tool.journal/1"
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a destination is being filled with: a second run must be the same to go on with it.
+    """The description of a run that fills a destination; only the same run can continue it.
 
-    `source` is the fingerprint of the source. Where that lies, `root`, and what it is called, may be another.
+    `source` is the fingerprint of the source. Its path, `root`, and its name, `label`, may change.
     """
 
     operation: str
@@ -68,7 +68,7 @@ class Run:
         """The run that a journal or a note describes.
 
         Raises:
-            CheckpointError: it describes none.
+            CheckpointError: `found` describes no run.
         """
         try:
             options = dict(found["options"])
@@ -78,7 +78,7 @@ class Run:
             raise CheckpointError(problem, Code.DAMAGED_JOURNAL, f"{OWN_FOLDER}/{DESCRIPTION}") from error
 
     def is_same(self, other: "Run") -> bool:
-        """Whether two runs write the same."""
+        """Whether two runs write the same files."""
         return (self.operation, self.source, self.options) == (other.operation, other.source, other.options)
 
 
@@ -94,7 +94,7 @@ class Journal:
     """The journal of one destination."""
 
     def __init__(self, destination: Path, *, keep_cache: bool = False) -> None:
-        """Of the destination at a path; with `keep_cache`, its large files go through the page cache, too."""
+        """Take the destination's path; with `keep_cache`, its large files go through the page cache, too."""
         self._destination = destination
         self._files = Destination(destination, keep_cache=keep_cache)
         self._folder = Destination(destination / OWN_FOLDER)
@@ -113,8 +113,8 @@ class Journal:
     ) -> "Journal":
         """The journal of `run`: that of an interrupted one, or a new one in a new or empty folder.
 
-        With `alone` no other process may have it open that way, until this one closes it or ends. Files whose
-        names are in `beside` may lie in the folder already.
+        With `alone`, only one process at a time can open it, until that process closes it or ends. Files whose names
+        are in `beside` may lie in the folder already.
 
         Raises:
             UsageError: the folder holds something else, or the journal is of another run.
@@ -124,13 +124,13 @@ class Journal:
         journal = cls(destination, keep_cache=keep_cache)
         held = journal._enter(run, beside, wait=not alone)
         try:
-            # Looked at once: another process that closes the run has let go of the lock, and removes this next.
+            # Read once: another process that closes the run has released the lock, and removes this file next.
             journal._was_closing = is_file(destination / CLOSING)
-            journal.require_fit(run, beside)  # again, now that no other run can be at it
+            journal.require_fit(run, beside)  # again, now that no other run can change it
             if not journal._was_closing and not has_journal(destination):
                 journal._folder.write(DESCRIPTION, render_json(_describe(run)))
         except BaseException:
-            if not has_journal(destination):  # then its folder was made just now, and for nothing
+            if not has_journal(destination):  # then its folder was made just now, in vain
                 shutil.rmtree(destination / OWN_FOLDER, ignore_errors=True)
             held.close()
             raise
@@ -142,7 +142,7 @@ class Journal:
         return journal
 
     def _enter(self, run: Run, beside: Collection[str] | None, *, wait: bool) -> BinaryIO:
-        """The lock of a folder that fits the run. Another process may close its run meanwhile: then look again."""
+        """The lock of a folder that fits the run, tried again when another process closes its run meanwhile."""
         for _ in range(_ATTEMPTS):
             self.require_fit(run, beside)
             with suppress(FileNotFoundError):
@@ -151,20 +151,20 @@ class Journal:
                     return self._acquire(wait=wait)
                 except EnvironmentFault:
                     if self._description() is not None:
-                        self.require_fit(run, beside)  # of another run, that is what is to be said
+                        self.require_fit(run, beside)  # if it is of another run, report that instead
                         raise
-                time.sleep(_PAUSE_SECONDS)  # the other process is about to say what it does
+                time.sleep(_PAUSE_SECONDS)  # the other process is about to write its description
         raise EnvironmentFault(f"{self._destination}: other processes keep removing {OWN_FOLDER} in it")
 
     def remove_abandoned(self) -> None:
-        """Remove partial files of processes that do not run any more: they would count against the room."""
+        """Remove partial files of processes that have ended, which would take room."""
         for path in self._partials():
             remove_abandoned(path)
 
     @contextmanager
     def exclusive(self) -> Iterator[bool]:
-        """Keep other runs that ask for it out; whether the journal is there still, for another may have closed it."""
-        if self._held:  # this run has kept them out from its beginning
+        """Hold the lock; yield whether the journal still exists, for another process may have closed it."""
+        if self._held:  # this run has held the lock from its beginning
             yield True
             return
         try:
@@ -179,7 +179,7 @@ class Journal:
             self.release()
 
     def finished(self, name: str) -> Record | None:
-        """The record of a finished file that is still there with the size it had."""
+        """The record of a finished file, if the file still exists in its recorded size."""
         file = self._destination / name
         if not is_file(file):
             return None
@@ -187,9 +187,9 @@ class Journal:
         try:
             entry = json.loads(self._record_path(name).read_bytes())
             record = Record(int(entry["size"]), entry.get("sha256"))
-        except FileNotFoundError:  # when a run that was complete is closed, records go first
+        except FileNotFoundError:  # closing a complete run removes records first
             return Record(size) if self._was_closing or exists(self._destination / CLOSING) else None
-        except (ValueError, TypeError, LookupError):  # a damaged record says nothing: the file is written again
+        except (ValueError, TypeError, LookupError):  # the record is damaged: the file is written again
             return None
         return record if size == record.size else None
 
@@ -198,7 +198,7 @@ class Journal:
         return not is_file(self._record_path(name)) and exists(self._destination / name)
 
     def bytes_there(self, names: Iterable[str]) -> int:
-        """Bytes of those files that an interrupted run left finished: they need no room again."""
+        """Total size of the named files that an interrupted run finished: they need no room again."""
         return sum(record.size for name in names if (record := self.finished(name)))
 
     def create(self, name: str, nbytes: int, prove: Callable[[Path], Record]) -> NewFile:
@@ -215,7 +215,7 @@ class Journal:
         )
 
     def link(self, name: str, source: Path, record: Record) -> bool:
-        """Make `name` a hard link to a file, recorded first; whether the file system allows it."""
+        """Make `name` a hard link to a file, recorded first; False if the file system does not allow it."""
         self.finish(name, record)
         return self._files.link(name, source)
 
@@ -226,7 +226,7 @@ class Journal:
             file.write(render_json(asdict(record)))
 
     def forget_damaged(self, name: str) -> None:
-        """Take back a file that was finished once and has another size now; files of others stay.
+        """Remove a file that was finished and has another size now, with its record; files without a record stay.
 
         A record without its file is left alone: another process may be about to give that file its name.
         """
@@ -235,16 +235,16 @@ class Journal:
             self.forget(name)
 
     def forget(self, name: str) -> None:
-        """Take back a file that turned out to be wrong: its record, then the file."""
+        """Remove a file that turned out to be wrong: its record, then the file."""
         self._record_path(name).unlink(missing_ok=True)
         (self._destination / name).unlink(missing_ok=True)
 
     def path_of(self, name: str) -> Path:
-        """Where a file of the destination lies."""
+        """The path of a file of the destination."""
         return self._destination / name
 
     def fetch_folder(self, name: str) -> Path:
-        """Where what is fetched for a file of the destination lies until that file is complete."""
+        """The folder of what is fetched for a file of the destination, until that file is complete."""
         return self._destination / OWN_FOLDER / FETCHED / _plain(name)
 
     def consume(self, shard: Shard) -> None:
@@ -255,27 +255,27 @@ class Journal:
             self._folder.write(name, render_json(entry))
 
     def keep(self, name: str, content: bytes) -> None:
-        """Keep what a file is to hold at the end: an index is made from all headers, and some will be gone by then."""
+        """Keep a file's later content: an index is made from all headers, some of which are removed before the end."""
         if self.kept(name) is None:
             self._folder.write(f"{KEPT}/{_plain(name)}", content)
 
     def kept(self, name: str) -> bytes | None:
-        """What `keep` was given for a file, in this run or an earlier one."""
+        """The content that `keep` saved for a file, in this run or an earlier one."""
         path = self._destination / OWN_FOLDER / KEPT / _plain(name)
         return path.read_bytes() if is_file(path) else None
 
     def complete(self) -> None:
-        """Note that every file is there, before the last source shards go."""
+        """Note that every file is finished, before the last source shards are removed."""
         if not is_complete(self._destination):
             self._folder.write(_COMPLETE, b"")
 
     def close(self) -> None:
-        """The run is complete: the journal goes away, and the partial files of workers that died.
+        """Remove the journal of the complete run, and partial files of workers that died.
 
-        Its description goes last, so that the same run can be started again whenever this is interrupted.
+        The description is removed last, so that the same run can be started again whenever this is interrupted.
         """
         folder, closing = self._destination / OWN_FOLDER, self._destination / CLOSING
-        with suppress(FileNotFoundError):  # it was there already when this run was begun
+        with suppress(FileNotFoundError):  # an earlier run may have moved it already
             (folder / DESCRIPTION).replace(closing)
         with suppress(OSError, ValueError):
             note_finished(self._destination, json.loads(closing.read_bytes()))
@@ -286,14 +286,14 @@ class Journal:
         self.release()
 
     def release(self) -> None:
-        """Let other processes have the destination: this run has ended, well or not."""
+        """Release the lock on the destination: this run has ended, well or not."""
         if self._held:
             self._held.close()
             self._held = None
 
     def _remove(self, folder: Path) -> None:
-        """Remove the journal's folder, with the lock in it held as long as the system lets that be."""
-        for _ in range(_ATTEMPTS):  # another part may have it open just then, to see that nothing is left to do
+        """Remove the journal's folder, holding the lock in it as long as the system allows."""
+        for _ in range(_ATTEMPTS):  # another process may have it open, to see that nothing is left to do
             shutil.rmtree(folder, ignore_errors=True)
             if not exists(folder):
                 return
@@ -308,8 +308,8 @@ class Journal:
         """The lock file, locked until it is closed.
 
         Raises:
-            FileNotFoundError: another process closed its run and removed the file, before this got it or after.
-            EnvironmentFault: another process has it, and this one does not `wait`.
+            FileNotFoundError: another process closed its run and removed the file, before it was locked or after.
+            EnvironmentFault: another process holds it, and `wait` is false.
         """
         path = self._destination / OWN_FOLDER / LOCK
         held = path.open("r+b")
@@ -334,11 +334,11 @@ class Journal:
             raise writing_fault(str(folder), error) from error
 
     def require_fit(self, run: Run, beside: Collection[str] | None) -> None:
-        """Check that the journal is that of `run`, or that nothing is in the folder yet but one just being made.
+        """Check that the journal is that of `run`, or that the folder has only `beside` and a journal being made.
 
         Raises:
-            UsageError: it is not so.
-            CheckpointError: what the journal says is damaged.
+            UsageError: the journal is of another run, or the folder has other files.
+            CheckpointError: the journal is damaged.
         """
         found = self._description()
         if found is not None:
@@ -350,10 +350,10 @@ class Journal:
             self.require_begun_or_empty()
 
     def require_begun_or_empty(self) -> None:
-        """Check that nothing is in the folder that a run has not put there; another may be making its journal now.
+        """Check that a run has begun in the folder, or that it is empty but for a journal being made.
 
         Raises:
-            UsageError: something is.
+            UsageError: the folder has other files and no journal.
         """
         if has_journal(self._destination) or not is_folder(self._destination):
             return
@@ -361,7 +361,7 @@ class Journal:
             self._files.require_empty()
 
     def run(self) -> Run | None:
-        """The run that it is the journal of; None where there is none.
+        """The run that the journal describes; None where there is no journal.
 
         Raises:
             CheckpointError: the journal is damaged.
@@ -372,7 +372,7 @@ class Journal:
         return Run.parse(found)
 
     def _description(self) -> dict[str, Any] | None:
-        """What the journal says that it is of; None where there is none. Who closes a run moves it, then removes it."""
+        """The description in the journal; None where there is none. Closing a run moves it, then removes it."""
         name = f"{OWN_FOLDER}/{DESCRIPTION}"
         for path in (self._destination / name, self._destination / CLOSING):
             try:
@@ -395,13 +395,13 @@ class Journal:
             raise UsageError(problem, Code.OTHER_RUN, str(self._destination))
 
     def _partials(self) -> list[Path]:
-        """The partial files of all runs. Other processes may remove folders meanwhile, which `os.walk` passes over."""
+        """The partial files of all runs. `os.walk` skips folders that other processes remove meanwhile."""
         paths = (Path(folder, name) for folder, _, names in os.walk(self._destination) for name in names)
         return [path for path in paths if is_partial(path)]
 
 
 def _plain(name: str) -> str:
-    """A file's path, bytes that are no UTF-8 included, as one file name that no system refuses."""
+    """A file's path, bytes that are not UTF-8 included, as one file name that every system accepts."""
     plain = quote(os.fsencode(name), safe="")
     return plain if len(plain) <= _LONGEST_NAME else hashlib.sha256(os.fsencode(name)).hexdigest()
 
@@ -422,5 +422,5 @@ def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
 
 
 def is_complete(destination: Path) -> bool:
-    """Whether all that an interrupted run left undone is to remove the last source shards and its journal."""
+    """Whether an interrupted run had only to remove the last source shards and its journal."""
     return is_file(destination / OWN_FOLDER / _COMPLETE) or is_file(destination / CLOSING)
