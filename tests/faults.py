@@ -213,6 +213,7 @@ def _obey(order: Order, steps_file: Path | None) -> int:
     steps = _Steps(order)
     steps.install()
     sys.argv = ["csf-tool", *order.argv]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server's own commands have ended, and ignore it
     code: object = None
     try:
         csf_tool.cli.main()
