@@ -143,9 +143,9 @@ def test_an_interrupt_at_every_moment_of_a_start(sample: Sample, command: str, p
 def test_an_interrupt_that_is_lost_on_its_way_ends_the_process_all_the_same(sample: Sample, where: str) -> None:
     """As in code that catches everything, in a finalizer, and in an import that gives its own reason."""
     bodies = {
-        "deaf": "try:\n        time.sleep(9)\n    except BaseException: time.sleep(9)",
-        "finalizer": "class A:\n        def __del__(self): time.sleep(9)\n    A()\n    time.sleep(9)",
-        "wrapped": "try:\n        time.sleep(9)\n    except KeyboardInterrupt: raise ImportError('numpy')",
+        "deaf": "try:\n        time.sleep(90)\n    except BaseException: time.sleep(90)",
+        "finalizer": "class A:\n        def __del__(self): time.sleep(90)\n    A()\n    time.sleep(90)",
+        "wrapped": "try:\n        time.sleep(90)\n    except KeyboardInterrupt: raise ImportError('numpy')",
     }
     code = f"""
 import sys, time, csf_tool.cli, csf_tool.look.stats
@@ -161,11 +161,9 @@ csf_tool.cli.main()
     assert process.stdout
     assert process.stdout.readline() == "here\n"
     time.sleep(0.05)
-    begun = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
     assert (process.returncode, stderr) == (130, "csf-tool: interrupted\n")
-    assert time.monotonic() - begun < 3
 
 
 def test_an_interrupt_that_is_ignored_stays_so(sample: Sample) -> None:
