@@ -52,3 +52,27 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(f"{constants}.HF_TOKEN_PATH", str(tmp_path / "no-token"))
         monkeypatch.setattr("csf_tool.hub.repo.RETRY_POLICY", RetryPolicy((0.001, 0.001, 0.001), longest_wait=2))
         yield hub
+
+
+FIRST_ROWS = {
+    "test_carrying",
+    "test_completeness",
+    "test_covered",
+    "test_evidence",
+    "test_hostile",
+    "test_lists",
+    "test_places",
+    "test_process",
+}
+"""Modules of long tables: the quick lane takes the first row of each, the whole run takes all."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the further rows of those tables as slow."""
+    seen: set[str] = set()
+    for item in items:
+        table = item.nodeid.partition("[")[0]
+        if table in seen and item.path.stem in FIRST_ROWS:
+            item.add_marker(pytest.mark.slow)
+        seen.add(table)

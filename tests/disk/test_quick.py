@@ -75,6 +75,7 @@ def test_what_known_writers_write_takes_the_short_way(tmp_path: Path, name: str)
         assert agree(WAYS[name], text, tmp_path / "x"), text
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(WAYS)), st.data())
 def test_what_a_short_way_gives_the_general_way_gives(tmp_path: Path, name: str, data: st.DataObject) -> None:

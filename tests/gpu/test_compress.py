@@ -138,6 +138,7 @@ def test_more_exceptions_than_there_is_room_for_at_first() -> None:
     assert len(queued[1].exceptions) == 0
 
 
+@pytest.mark.slow
 def test_streams_whose_exceptions_are_known_hold_on_to_nothing_else() -> None:
     """The dense scales and the kernels' marks are released."""
     dense = on_device(random_scales(NVFP4, 2, 32, 24, 0.9))

@@ -452,6 +452,7 @@ REFUSALS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_is_one_line_with_its_remedy(hub: Hub, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, fault, kind, said = REFUSALS[case]

@@ -268,6 +268,7 @@ def test_only_some_shards_leave_the_config_out(tmp_path: Path) -> None:
 # The checkpoint itself
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_no_reference_for_itself(tmp_path: Path) -> None:
     builds: list[Build] = [mini_hf, mini_dense, mini_container, home_made]
     for i, build in enumerate(builds):
