@@ -60,9 +60,12 @@ FIRST_ROWS = {
     "test_covered",
     "test_evidence",
     "test_hostile",
+    "test_hub",
     "test_lists",
     "test_places",
     "test_process",
+    "test_troubleshooting",
+    "test_untrusted_files",
 }
 """Modules of long tables: the quick lane takes the first row of each, the whole run takes all."""
 
