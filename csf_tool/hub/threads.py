@@ -17,7 +17,8 @@ from csf_tool.errors import EnvironmentFault
 LONGEST_SILENCE = 90.0
 """Seconds that a server may take until its answer begins, connecting included."""
 
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.2
+"""Longest wait in one piece: Ctrl-C that arrives as it begins, or in another thread, does not end it."""
 
 
 class Answer:

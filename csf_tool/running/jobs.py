@@ -5,15 +5,18 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from csf_tool.cancel import CancelToken, Stopped
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_LOOK_SECONDS = 0.2
+"""Longest wait in one piece: Ctrl-C that arrives as it begins, or in another thread, does not end it."""
 
 MAX_DEFAULT_JOBS = 4
 """Most jobs by default: more did not help on any disk that was measured (docs/performance.md)."""
@@ -52,7 +55,7 @@ def run_jobs(
                 future.add_done_callback(finished.put)
         stopped: Stopped | None = None
         for _ in futures:
-            future = finished.get()
+            future = _next(finished)
             try:
                 result = future.result()
             except Stopped as error:  # another job failed: its error is about to arrive
@@ -67,6 +70,13 @@ def run_jobs(
             future.cancel()
         executor.shutdown(wait=True)
         raise
+
+
+def _next(queue: SimpleQueue[T]) -> T:
+    """Wait for an item, in a way that lets Ctrl-C arrive."""
+    while True:
+        with suppress(Empty):
+            return queue.get(timeout=_LOOK_SECONDS)
 
 
 def _cancelling(work: Callable[[T], R], cancel: CancelToken, task: T) -> R:

@@ -1,6 +1,7 @@
 """Jobs that run together: an interrupt while they are being handed out, and how one that fails ends the others."""
 
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,6 +37,25 @@ def test_an_interrupt_waits_until_all_jobs_are_handed_out() -> None:
         assert pool.handed_out == 5
     assert (cancelled, done) == ([True], [])
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_an_interrupt_arrives_that_another_thread_received() -> None:
+    """The system may give it to any thread, and it may come just before the main thread waits: no wait is ended."""
+    cancel = CancelToken()
+    ended: list[int] = []
+
+    def work(task: int) -> None:
+        time.sleep(0.3)  # until the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        try:
+            cancel.wait(20)
+        except Stopped:
+            ended.append(task)
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(KeyboardInterrupt):
+        run_jobs(range(1), work, lambda *_: None, pool, cancel)
+    assert ended == [0]
 
 
 def test_a_job_that_fails_ends_the_others_at_their_next_report() -> None:
