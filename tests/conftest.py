@@ -56,8 +56,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 FIRST_ROWS = {
     "test_carrying",
+    "test_commands",
     "test_completeness",
     "test_covered",
+    "test_engine",
     "test_evidence",
     "test_hostile",
     "test_hub",
