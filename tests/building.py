@@ -161,11 +161,16 @@ def is_scale(tensor: Tensor) -> bool:
     return tensor.name.endswith((".weight_scale", ".scale"))
 
 
+def codec_of(scale: Tensor, codec: Codec) -> Codec:
+    """The codec for a block scale by its dtype; `codec` where the dtype does not say."""
+    return next((known for known in CODECS if known.dtype == scale.dtype), codec)
+
+
 def compressed(tensors: Iterable[Tensor], codec: Codec, *, two_d: bool | None = None) -> list[Tensor]:
-    """Tensors with every block scale replaced by its streams."""
+    """Tensors with every block scale replaced by the streams of its own codec, or else of `codec`."""
     out: list[Tensor] = []
     for tensor in tensors:
-        out += streams(tensor, codec, two_d=two_d) if is_scale(tensor) else [tensor]
+        out += streams(tensor, codec_of(tensor, codec), two_d=two_d) if is_scale(tensor) else [tensor]
     return out
 
 
@@ -258,6 +263,45 @@ def mini_dense(root: Path, codec: Codec = NVFP4, shards: int = 2) -> Path:
     return write_hf(root, model(codec, shards), config=recipes_config(shards, csf=False, codec=codec))
 
 
+MAIN_EXPERTS = "model.layers.{}.mlp.experts"
+DRAFT_EXPERTS = "mtp.layers.0.mlp.experts"
+"""The experts of `two_codecs`: those of a layer, and those of the draft layer."""
+
+
+def two_codecs(main: Codec = NVFP4, draft: Codec = MXFP4) -> dict[str, list[Tensor]]:
+    """A dense model in two shards: a layer of two experts of one codec in each, and a draft layer's of another.
+
+    All their projections are called alike, and have as many rows and columns.
+    """
+
+    def experts(module: str, codec: Codec, seed: int) -> list[Tensor]:
+        parts = [f"{module}.{i}.{part}" for i in range(2) for part in ("gate_proj", "up_proj", "down_proj")]
+        return [t for i, part in enumerate(parts) for t in matrix(part, codec, seed + i, cols=8)]
+
+    shards = {shard_name(i + 1, 2): experts(MAIN_EXPERTS.format(i), main, 100 * i) for i in range(2)}
+    shards[shard_name(2, 2)] += experts(DRAFT_EXPERTS, draft, 900)
+    return shards
+
+
+def two_codecs_config(*, csf: bool) -> dict[str, Any]:
+    """The config of `two_codecs`, with a recipe of its own for the draft layer."""
+    config = recipes_config(2, csf=csf)
+    draft = {"quant_algo": "MXFP4", "group_size": 32} | ({"weight_scale_encoding": "csf"} if csf else {})
+    config["quantization_config"]["quantized_layers"][DRAFT_EXPERTS] = draft
+    return config
+
+
+def dense_two_codecs(root: Path) -> Path:
+    """`two_codecs` as a dense checkpoint."""
+    return write_hf(root, two_codecs(), config=two_codecs_config(csf=False))
+
+
+def csf_two_codecs(root: Path) -> Path:
+    """`two_codecs` in the Hugging Face layout, as CSF."""
+    stored = {name: compressed(tensors, MXFP4) for name, tensors in two_codecs().items()}
+    return write_hf(root, stored, config=two_codecs_config(csf=True))
+
+
 @dataclass
 class _Written:
     """What a container's shard and receipt say, as they are collected."""
@@ -340,7 +384,7 @@ def _write_container_shard(
     }
     scales = {}
     for scale in filter(is_scale, tensors):
-        fixed, exceptions = streams(scale, codec)
+        fixed, exceptions = streams(scale, codec_of(scale, codec))
         scales[scale.name] = {
             "dtype": scale.dtype,
             "shape": list(scale.shape),

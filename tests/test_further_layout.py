@@ -105,7 +105,7 @@ class ShelfTarget(TargetLayout):
 
     layout = Shelf
 
-    def refusal(self, fmt: CsfFormat, shards: Sequence[Shard]) -> str:  # noqa: ARG002 (see TargetLayout)
+    def refusal(self, formats: Sequence[CsfFormat], shards: Sequence[Shard]) -> str:  # noqa: ARG002 (see TargetLayout)
         return ""
 
     def placed(self, files: Sequence[SideFile]) -> list[SideFile]:

@@ -354,9 +354,10 @@ class _Search:
             lacking = whole - have
             if not lacking:
                 continue
-            units, patterns = set(map(self._unit, have & whole)), self._pattern_set(have & whole)
+            units = {(self._unit(module), self._formats[module]) for module in have & whole}
+            patterns = self._pattern_set(have & whole)
             for module in sorted(lacking):
-                if self._unit(module) in units and self._pattern(module) in patterns:
+                if (self._unit(module), self._formats[module]) in units and self._pattern(module) in patterns:
                     text = f"has no {ending[1:]}, as its siblings have"
                     if not self._is_named(module, [ending]):
                         yield _Fault(Code.COMPANION_MISSING, text, self._packed[module], Severity.WARNING)

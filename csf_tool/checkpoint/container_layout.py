@@ -1,6 +1,6 @@
 """The layout of CSF containers: folders for shards and for the source's files, documents with the hashes of both."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,8 +128,9 @@ class Container(Layout):
         return (list(map(cls.stored_name, files)), [CONTRACT, *map(receipt_name, files)]) if files else None
 
     @classmethod
-    def marks(cls, fmt: CsfFormat) -> dict[str, str]:
-        """See `Layout.marks`."""
+    def marks(cls, formats: Sequence[CsfFormat]) -> dict[str, str]:
+        """See `Layout.marks`; all planes of a container are of one format."""
+        [fmt] = formats
         return {"schema": fmt.schema, "codec": fmt.codec}
 
     @property

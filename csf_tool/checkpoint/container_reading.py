@@ -34,7 +34,7 @@ from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.model import Checkpoint, Stored
 from csf_tool.checkpoint.planes import stream_names
 from csf_tool.checkpoint.problems import Problem, Problems
-from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema
+from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema, titles
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json
 from csf_tool.disk.paths import names_in, safe_relative
@@ -209,6 +209,9 @@ def compare_with_shards(container: "Container", checkpoint: Checkpoint, stored: 
         if shard.header.metadata.get("codec", container.fmt.codec) != container.fmt.codec:
             text = f"its metadata name codec {brief(shard.header.metadata['codec'])}"
             problems.error(text, Code.DOCUMENTS_CONTRADICT, shard.name)
+    if others := [fmt for fmt in checkpoint.formats if fmt is not container.fmt] if table else []:
+        text = f"states {container.fmt.title}: readers that believe it will not find the {titles(others)} planes"
+        problems.warn(text, Code.DOCUMENTS_CONTRADICT, MANIFEST)
     _compare_contract(container, checkpoint, stored)
     for file, receipt in container.receipts.items():
         for name in sorted(receipt.scales.keys() - fixed_row.keys()):

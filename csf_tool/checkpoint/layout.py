@@ -6,7 +6,7 @@ in `checkpoint/known_layouts.py`; one that is written has a target in `write/tar
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -166,8 +166,8 @@ class Layout:
         return stored.removeprefix(cls.stored_name(""))
 
     @classmethod
-    def marks(cls, fmt: CsfFormat) -> dict[str, str]:  # noqa: ARG003
-        """Metadata of its shards' headers that state their format."""
+    def marks(cls, formats: Sequence[CsfFormat]) -> dict[str, str]:  # noqa: ARG003
+        """Metadata of its shards' headers that state their formats."""
         return {}
 
     @property

@@ -13,7 +13,7 @@ from csf_tool.checkpoint.layout import Layout
 from csf_tool.checkpoint.names import WEIGHTS_OF_SCALE, module_of
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.checkpoint.repository import RemoteFile, Repository
-from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
+from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, titles
 from csf_tool.codes import Code
 from csf_tool.disk.reader import RandomReader, Reader
 from csf_tool.disk.tensors import Header, Tensor
@@ -374,6 +374,6 @@ class Checkpoint:
     @property
     def kind(self) -> str:
         """A description in a few words: layout, CSF or dense, and formats."""
-        titles = " and ".join(fmt.title for fmt in self.formats)
-        what = f"{titles} CSF" if self.plane_table else f"dense {titles}" if self.dense_table else "no FP4 scales"
+        named = titles(self.formats)
+        what = f"{named} CSF" if self.plane_table else f"dense {named}" if self.dense_table else "no FP4 scales"
         return f"{self.layout.words}, {what}" + (f" ({self.remark})" if self.remark else "")

@@ -4,6 +4,7 @@ Every fact of the format stands here and nowhere else. A further codec of the sa
 `CsfFormat` value. Standard library only: `csf-tool --help` and header-only commands import this.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 SLAB_ROWS = 16
@@ -149,6 +150,11 @@ MXFP4 = CsfFormat(
 
 FORMATS = (NVFP4, MXFP4)
 """All formats, in the order in which they are tried."""
+
+
+def titles(formats: Iterable[CsfFormat]) -> str:
+    """The titles of formats as a list in a sentence."""
+    return " and ".join(fmt.title for fmt in formats)
 
 
 def format_by_schema(schema: str) -> CsfFormat | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from csf_tool.checkpoint.model import Checkpoint, DenseTable, PlaneTable
 from csf_tool.checkpoint.names import layers_of, natural_key
 from csf_tool.checkpoint.problems import Problem
-from csf_tool.codec.formats import EXCEPTION_BYTES
+from csf_tool.codec.formats import EXCEPTION_BYTES, format_by_name
 from csf_tool.codes import Code
 
 if TYPE_CHECKING:  # it reads data, with numpy: headers alone need neither
@@ -78,6 +78,16 @@ class Stats:
     misfits: int = 0
     """Block scales that do not fit their weights, and are not counted as planes."""
     scale_bytes: "ScaleBytes | None" = None
+    by_format: dict[str, Totals] = field(default_factory=dict)
+
+    @property
+    def projections(self) -> dict[str, Totals]:
+        """Projections by what tells them apart: name, geometry, and format where there are several."""
+        several = len(self.by_format) > 1
+        return {
+            f"{p.name} {p.rows}x{p.cols}" + (f" {format_by_name(p.format).title}" if several else ""): totals
+            for p, totals in self.by_projection.items()
+        }
 
     @property
     def is_csf(self) -> bool:
@@ -110,6 +120,7 @@ def collect_stats(checkpoint: Checkpoint) -> Stats:
         total=_total(csf.values()),
         dense_total=_total(dense.values()),
         payload_bytes=sum(shard.header.nbytes for shard in checkpoint.shards),
+        by_format=_sums(shown, lambda group: kinds[group[-1]].fmt.name),
         by_projection=dict(sorted(_sums(shown, projection).items())),
         by_layer=_naturally_sorted(_sums(shown, lambda group: group[0])),
         by_shard=_naturally_sorted(_sums(shown, lambda group: group[1])),

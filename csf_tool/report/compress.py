@@ -15,14 +15,17 @@ SCHEMA = "csf-tool.compress/1"
 
 def compress_json(compressed: Compressed) -> dict[str, Any]:
     """The JSON document; every block scale left dense is in it, with the reason."""
+    formats = [totals.format.name for totals in compressed.by_format]
     return {
         "schema": SCHEMA,
         **written_json(compressed),
         "layout": compressed.target.layout.name,
-        "format": compressed.format.name,
+        "format": formats[0] if len(formats) == 1 else None,
+        "formats": formats,
         "device": compressed.device,
         "planes": compressed.planes,
         "scales": {"dense_bytes": compressed.dense_bytes, "csf_bytes": compressed.csf_bytes},
+        "by_format": [{**vars(totals), "format": totals.format.name} for totals in compressed.by_format],
         "left_dense": [
             {"tensor": entry.plane.name, "dense_bytes": entry.plane.dense_bytes, "reason": entry.reason}
             for entry in compressed.left
@@ -35,10 +38,11 @@ def compress_report(compressed: Compressed) -> list[RenderableType]:
     if compressed.was_complete:
         return complete_already(compressed)
     saved = compressed.dense_bytes - compressed.csf_bytes
+    planes = " and ".join(count(of.planes, f"{of.format.title} plane") for of in compressed.by_format)
     lines: list[RenderableType] = [
         f"Wrote {escape(compressed.destination)} ({compressed.target.layout.words}): "
-        f"{count(compressed.planes, compressed.format.title + ' plane')}, {size(compressed.dense_bytes)} -> "
-        f"{size(compressed.csf_bytes)} ({percent(saved, compressed.dense_bytes)} saved); "
+        f"{planes}, {size(compressed.dense_bytes)} -> {size(compressed.csf_bytes)} "
+        f"({percent(saved, compressed.dense_bytes)} saved); "
         f"{size(compressed.bytes_written)} in {compressed.seconds:.1f} s; encoded on {compressed.device}."
     ]
     if compressed.target.gives_receipts and not compressed.missing:

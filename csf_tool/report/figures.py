@@ -81,7 +81,7 @@ def _plain(text: str) -> str:
 
 def stats_figure(stats: Stats) -> "Figure":
     """Stored scales of each projection, dense against CSF."""
-    groups = [(f"{p.name} {p.rows}x{p.cols}", totals) for p, totals in stats.by_projection.items()]
+    groups = list(stats.projections.items())
     total = stats.total if stats.is_csf else stats.dense_total
     where = f"{count(total.planes, 'plane')} in {count(stats.shards, 'shard')} of {stats.path}"
     figure = _figure(1.4 + 0.55 * max(1, len(groups)), f"Sizes from the headers: {where}")

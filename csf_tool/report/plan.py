@@ -112,12 +112,14 @@ def _verdict(plan: Plan) -> str:
 
 def _kinds(stacks: list[Stack]) -> Table:
     """The stacks by what they have in common; sizes are those of one, the mean where they differ."""
+    several = len({stack.format for stack in stacks}) > 1
     kinds: dict[tuple[str, int, int, int], list[Stack]] = {}
     for stack in stacks:
-        kinds.setdefault((stack.projection, stack.experts, stack.rows, stack.cols), []).append(stack)
+        name = f"{stack.projection}, {stack.format.title}" if several else stack.projection
+        kinds.setdefault((name, stack.experts, stack.rows, stack.cols), []).append(stack)
     dense = sizes([alike[0].dense_bytes for alike in kinds.values()])
     mean = sizes([sum(stack.compressed_bytes for stack in alike) // len(alike) for alike in kinds.values()])
     result = table("stack", "number", "experts", "plane", "dense", "compressed")
-    for ((projection, experts, rows, cols), alike), *cells in zip(kinds.items(), dense, mean, strict=True):
-        result.add_row(escape(projection), f"{len(alike):,}", f"{experts:,}", f"{rows}x{cols}", *cells)
+    for ((name, experts, rows, cols), alike), *cells in zip(kinds.items(), dense, mean, strict=True):
+        result.add_row(escape(name), f"{len(alike):,}", f"{experts:,}", f"{rows}x{cols}", *cells)
     return result

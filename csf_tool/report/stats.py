@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from csf_tool.choices import GroupBy
+from csf_tool.codec.formats import format_by_name
 from csf_tool.look.stats import Stats, Totals
 from csf_tool.report.console import SHOWN_ROWS, problem_json, table
 from csf_tool.text import count, escape, percent, size, sizes
@@ -42,6 +43,7 @@ def stats_json(stats: Stats) -> dict[str, Any]:
             "csf_bytes": stats.payload_bytes if csf else None,
             "dense_bytes": stats.dense_payload_bytes,
         },
+        "by_format": [{"format": name, **_group(totals, csf)} for name, totals in stats.by_format.items()],
         "by_projection": [
             {"projection": p.name, "format": p.format, "rows": p.rows, "cols": p.cols, **_group(totals, csf)}
             for p, totals in stats.by_projection.items()
@@ -125,16 +127,22 @@ def _counts(stats: Stats) -> str:
 
 
 def _summary(stats: Stats) -> Table:
-    """Sizes of scales and of all tensors; what only CSF has is blank for a dense checkpoint."""
+    """Sizes of scales, of each format where there are several, and of all tensors.
+
+    What only CSF has is blank for a dense checkpoint.
+    """
     total = stats.total if stats.is_csf else stats.dense_total
-    saved = total.dense_bytes - total.csf_bytes
-    names = ["block scales", "all tensors"]
-    dense = [total.dense_bytes, stats.dense_payload_bytes]
+    parts = stats.by_format if len(stats.by_format) > 1 else {}
+    names = ["block scales", *(f"  {format_by_name(name).title}" for name in parts), "all tensors"]
+    scales = [total, *parts.values()]
+    dense = [*(part.dense_bytes for part in scales), stats.dense_payload_bytes]
     columns = [sizes(dense)]
     if stats.is_csf:
         names += ["  fixed streams", "  exceptions"]
-        stored = [total.csf_bytes, stats.payload_bytes, total.fixed_bytes, total.exception_bytes]
-        columns += [sizes(stored), sizes([saved, saved]), [percent(saved, whole) for whole in dense]]
+        stored = [*(part.csf_bytes for part in scales), stats.payload_bytes]
+        saved = [whole - rest for whole, rest in zip(dense, stored, strict=True)]
+        stored += [total.fixed_bytes, total.exception_bytes]
+        columns += [sizes(stored), sizes(saved), [percent(*of) for of in zip(saved, dense, strict=True)]]
     result = table("", "dense", "CSF", "saved", "")
     for name, *cells in zip_longest(names, *columns, fillvalue=""):
         result.add_row(name, *cells)
@@ -147,7 +155,7 @@ def _groups(stats: Stats, by: GroupBy) -> dict[str, Totals]:
         return stats.by_layer
     if by is GroupBy.SHARD:
         return stats.by_shard
-    return {f"{p.name} {p.rows}x{p.cols}": totals for p, totals in stats.by_projection.items()}
+    return stats.projections
 
 
 def _table(groups: dict[str, Totals], by: GroupBy, csf: bool) -> Table:

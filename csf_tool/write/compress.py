@@ -6,6 +6,7 @@ meanwhile: every byte is read once, and encoded once.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -31,6 +32,7 @@ from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.errors import UsageError
 from csf_tool.progress import OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import local_executor, run_jobs
+from csf_tool.text import count
 from csf_tool.write.carrying import Tensors, keep_what_stays_true, tensors_of
 from csf_tool.write.destination import Destination
 from csf_tool.write.earlier import Earlier, kept_facts, require_sound
@@ -40,7 +42,7 @@ from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.kept_streams import KeptStreams
 from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.run import WriteOptions, Written
-from csf_tool.write.selection import LeftDense, Rules, main_format, select
+from csf_tool.write.selection import LeftDense, Rules, formats_meant, select
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout, target_for
 
 
@@ -48,7 +50,8 @@ from csf_tool.write.targets import TARGETS, Statement, TargetLayout, target_for
 class CompressOptions:
     """Options of what to write; `WriteOptions` has those of how.
 
-    Without a `layout`, that one is written for which readers exist: Hugging Face for NVFP4, container for MXFP4.
+    Without a `layout`, that one is written for which readers exist: Hugging Face for NVFP4, container for MXFP4. Both
+    together are only held by the first.
     """
 
     layout: CompressTo | None = None
@@ -61,48 +64,74 @@ class CompressOptions:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
 
 
+@dataclass(frozen=True)
+class FormatTotals:
+    """The planes of one format that were compressed: how many, and their bytes."""
+
+    format: CsfFormat
+    planes: int
+    dense_bytes: int
+    csf_bytes: int
+
+
 @dataclass(kw_only=True)
 class Compressed(Written):
     """The result of `compress`."""
 
     target: TargetLayout
-    format: CsfFormat
     device: str
-    planes: int
-    dense_bytes: int
-    csf_bytes: int
+    by_format: list[FormatTotals]
     left: list[LeftDense]
+
+    @property
+    def planes(self) -> int:
+        """All planes that were compressed."""
+        return sum(totals.planes for totals in self.by_format)
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of their dense scales."""
+        return sum(totals.dense_bytes for totals in self.by_format)
+
+    @property
+    def csf_bytes(self) -> int:
+        """Bytes of their streams."""
+        return sum(totals.csf_bytes for totals in self.by_format)
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """The planes to compress, each with rows, columns and exceptions, and the shards of the source, in order.
+    """The planes to compress, each with format, rows, columns and exceptions, and the source's shards, in order.
 
     `names` has the shard of every tensor of the source. All of it is JSON, so that a run that goes on without some of
     the source's shards still knows it.
     """
 
     layout: str
-    format: str
-    planes: dict[str, tuple[int, int, int]]
+    planes: dict[str, tuple[str, int, int, int]]
     shards: list[str]
     names: dict[str, str]
 
     @property
-    def fmt(self) -> CsfFormat:
-        """The format of all its planes."""
-        return format_by_name(self.format)
+    def formats(self) -> list[CsfFormat]:
+        """The formats of its planes."""
+        return list(map(format_by_name, dict.fromkeys(name for name, *_ in self.planes.values())))
 
     def planes_of(self, shard: Shard) -> dict[str, DensePlane]:
         """The chosen planes among the tensors of a shard."""
         found = ((tensor, self.planes.get(tensor.name)) for tensor in shard.header)
-        return {t.name: DensePlane(t.name, self.fmt, has[0], has[1], Located(shard, t)) for t, has in found if has}
+        return {
+            t.name: DensePlane(t.name, format_by_name(has[0]), has[1], has[2], Located(shard, t))
+            for t, has in found
+            if has
+        }
 
-    def scales(self) -> list[tuple[int, int]]:
-        """Dense and stored bytes of every plane."""
+    def scales(self) -> list[tuple[CsfFormat, int, int]]:
+        """Format, dense and stored bytes of every plane."""
+        formats = {fmt.name: fmt for fmt in self.formats}
         return [
-            (rows * cols, self.fmt.fixed_bytes(rows, cols) + exceptions * EXCEPTION_BYTES)
-            for rows, cols, exceptions in self.planes.values()
+            (formats[name], rows * cols, formats[name].fixed_bytes(rows, cols) + exceptions * EXCEPTION_BYTES)
+            for name, rows, cols, exceptions in self.planes.values()
         ]
 
 
@@ -147,12 +176,13 @@ def compress(
             choice, left = _choose(checkpoint, target, options.rules, configs, measure)
         renderer = EncodingRenderer(
             encoder,
-            {name: exceptions for name, (_, _, exceptions) in choice.planes.items()},
+            {name: exceptions for name, (*_, exceptions) in choice.planes.items()},
             kept,
             decoder if target.gives_receipts else None,
         )
+        formats = choice.formats
         shards = [
-            encoded_shard(shard, choice.planes_of(shard), renderer.exceptions, target.layout, choice.fmt)
+            encoded_shard(shard, choice.planes_of(shard), renderer.exceptions, target.layout, formats)
             for shard in checkpoint.shards
         ]
         if target.layout.keeps_dense_files:
@@ -165,6 +195,9 @@ def compress(
         output = Output("compress", shards, side_files, renderer, facts=asdict(choice), left_out=found.left_out)
         output = target.compressed(output, partial(_statement, checkpoint, options.origin, configs, choice))
         written = write(output, checkpoint, destination, earlier, progress, how, begun)
+    if unread := target.unread(formats):
+        written.notes.append(f"{unread}: --exclude leaves such planes dense")
+    written.notes += [] if target.gives_receipts else _relabelled(checkpoint, choice)
     written.notes += [] if target.layout.keeps_dense_files else _unmarked(configs, choice)
     return _compressed(written, target, choice, encoder.device, left)
 
@@ -181,11 +214,12 @@ def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
 
 def _target(checkpoint: Checkpoint, options: CompressOptions) -> TargetLayout:
     """The layout to write: the one given, or the one for which readers of the format exist."""
-    fmt = main_format(checkpoint.dense_planes)
-    default = target_for(fmt)
+    formats = formats_meant(checkpoint.dense_planes, options.rules, checkpoint.doubtful)
+    default = target_for(formats)
     target = TARGETS[options.layout] if options.layout else default
-    if refusal := target.refusal(fmt, checkpoint.shards):
-        instead = f"; use --to {default.layout.name}" if target.refusal(fmt, ()) else ""
+    if refusal := target.refusal(formats, checkpoint.shards):
+        instead = f"; use --to {default.layout.name}" if target.refusal(formats, ()) else ""
+        instead += ", or --exclude all scales but those of one" if len(formats) > 1 else ""
         raise UsageError(f"--to {target.layout.name}: {refusal}{instead}")
     return target
 
@@ -195,19 +229,14 @@ def _compressed(
 ) -> Compressed:
     """The result for planes that were chosen in this run, or that a finished destination holds."""
     if isinstance(planes, Checkpoint):
-        fmt, scales = planes.formats[0], [(plane.dense_bytes, plane.csf_bytes) for plane in planes.planes]
+        scales = [(plane.fmt, plane.dense_bytes, plane.csf_bytes) for plane in planes.planes]
     else:
-        fmt, scales = planes.fmt, planes.scales()
-    return Compressed(
-        **vars(written),
-        target=target,
-        format=fmt,
-        device=device,
-        planes=len(scales),
-        dense_bytes=sum(dense for dense, _ in scales),
-        csf_bytes=sum(stored for _, stored in scales),
-        left=list(left),
-    )
+        scales = planes.scales()
+    by_format = []
+    for fmt in dict.fromkeys(fmt for fmt, _, _ in scales):
+        own = [(dense, stored) for other, dense, stored in scales if other is fmt]
+        by_format.append(FormatTotals(fmt, len(own), *map(sum, zip(*own, strict=True))))
+    return Compressed(**vars(written), target=target, device=device, by_format=by_format, left=list(left))
 
 
 def _choose(
@@ -225,11 +254,11 @@ def _choose(
         first = selection.left[0]
         stay = f"{len(selection.left)} block scales stay dense, as {first.plane.name}: {first.reason}"
         raise UsageError(f"0 planes matched: {stay}", Code.NOTHING_MATCHED, checkpoint.label)
-    chosen = {plane.name: (plane.rows, plane.cols, selection.exceptions[plane.name]) for plane in selection.chosen}
+    chosen = {p.name: (p.fmt.name, p.rows, p.cols, selection.exceptions[p.name]) for p in selection.chosen}
     names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
     shards = [shard.name for shard in checkpoint.shards]
     left = selection.left + [LeftDense(*misfit) for misfit in checkpoint.misfits]
-    return _Choice(target.layout.name, selection.fmt.name, chosen, shards, names), left
+    return _Choice(target.layout.name, chosen, shards, names), left
 
 
 def _recipe_modules(configs: Mapping[str, Any]) -> set[str]:
@@ -256,6 +285,22 @@ def _unmarked(configs: Mapping[str, Any], choice: _Choice) -> list[str]:
     return [
         f"no recipe in {' or '.join(CONFIG_FILES)} for {unmarked[0]} (of {len(unmarked)} modules): "
         "readers that go by recipes will not find its CSF planes"
+    ]
+
+
+def _relabelled(checkpoint: Checkpoint, choice: _Choice) -> list[str]:
+    """Notes of scales in a dtype that streams do not tell, and only receipts would keep."""
+    kinds = checkpoint.dense_table.kinds
+    odd = {i for i, kind in enumerate(kinds) if kind.dtype != kind.fmt.dense_dtype}
+    places = zip(checkpoint.dense_table.names, checkpoint.dense_table.kind_of, strict=True) if odd else ()
+    found = Counter(
+        (kinds[kind].dtype, kinds[kind].fmt.dense_dtype)
+        for name, kind in places
+        if kind in odd and name in choice.planes
+    )
+    return [
+        f"{count(number, 'block scale')} stored as {dtype} will be {written} when they are expanded, the bytes the same"
+        for (dtype, written), number in found.items()
     ]
 
 
@@ -354,7 +399,7 @@ def _stored_index(
     checkpoint: Checkpoint, choice: _Choice, earlier: Earlier, shards: list[OutputShard]
 ) -> list[SideFile]:
     """The index with stored names: the source's order, or a new one where it has none and needs one."""
-    index, fmt = checkpoint.index, choice.fmt
+    index = checkpoint.index
     if index is None and len(choice.shards) == 1:
         return []
     name = index.name if index else INDEX_NAME
@@ -362,14 +407,18 @@ def _stored_index(
         return [SideFile.new(name, kept)]
     weight_map: dict[str, str] = {}
     for tensor, shard in (index.weight_map if index else choice.names).items():
-        is_csf = tensor in choice.planes
-        stored = [tensor + fmt.fixed_suffix, tensor + fmt.exceptions_suffix] if is_csf else [tensor]
-        weight_map |= dict.fromkeys(stored, shard)
+        if tensor in choice.planes:
+            fmt = format_by_name(choice.planes[tensor][0])
+            weight_map |= dict.fromkeys([tensor + fmt.fixed_suffix, tensor + fmt.exceptions_suffix], shard)
+        else:
+            weight_map[tensor] = shard
     document = index_document(index, weight_map, sum(shard.size - len(shard.header) for shard in shards))
     return [SideFile.new(name, render_json(document))]
 
 
 def _statement(checkpoint: Checkpoint, stated: StatedOrigin, configs: Mapping[str, Any], choice: _Choice) -> Statement:
-    origin = find_origin(checkpoint, choice.fmt, model_type(configs.get(CONFIG_FILES[0])), stated)
+    [fmt] = choice.formats
+    origin = find_origin(checkpoint, fmt, model_type(configs.get(CONFIG_FILES[0])), stated)
     source_index = checkpoint.index.name if checkpoint.index else None
-    return Statement(choice.fmt, origin, choice.shards, choice.names, choice.scales(), source_index)
+    scales = [(dense, stored) for _, dense, stored in choice.scales()]
+    return Statement(fmt, origin, choice.shards, choice.names, scales, source_index)

@@ -5,7 +5,7 @@ made anew, from the headers.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import SideFile, beside, config_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.choices import Target
-from csf_tool.codec.formats import CsfFormat, format_by_name
+from csf_tool.codec.formats import CsfFormat, format_by_name, titles
 from csf_tool.codes import Code
 from csf_tool.disk.headers import render_header
 from csf_tool.disk.json_files import load_json, render_json
@@ -48,6 +48,9 @@ HEADERS_UNKNOWN = (
     "the dense order is csf-tool's own"
 )
 """Note of a manifest without hashes of the originals."""
+
+_ONE_ALONE = "; of the expanded checkpoint, csf-tool compress --exclude can compress those of one alone"
+"""The way to what has room for one codec."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,15 @@ class _Facts:
     of every plane.
     """
 
-    format: str
+    formats: list[str]
     shards: list[str]
     names: dict[str, str]
     scales: list[tuple[int, int]]
+
+    @property
+    def fmts(self) -> list[CsfFormat]:
+        """The formats of the planes."""
+        return list(map(format_by_name, self.formats))
 
 
 def convert(
@@ -102,7 +110,7 @@ def convert(
     earlier = Earlier.at(destination, checkpoint, how, "convert", options.wanted(target))
     require_sound(checkpoint, earlier.consumed, "not converted")
     facts = _Facts(**earlier.facts) if earlier.facts else _facts(checkpoint)
-    _require_convertible(checkpoint, target, format_by_name(facts.format), how)
+    _require_convertible(checkpoint, target, facts.fmts, how)
     checkpoint.fetch_side_files()
     require_known_hashes(checkpoint, "not converted")
     notes: list[str] = []
@@ -124,22 +132,29 @@ def convert(
 def _facts(checkpoint: Checkpoint) -> _Facts:
     if not checkpoint.planes:
         raise UsageError(f"{checkpoint.label}: holds no CSF planes ({checkpoint.kind}); csf-tool compress makes some")
-    if len(checkpoint.formats) > 1:
-        raise UsageError(f"{checkpoint.label}: holds planes of two formats; a container or config states one")
     return _Facts(
-        checkpoint.formats[0].name,
+        [fmt.name for fmt in checkpoint.formats],
         [shard.file for shard in checkpoint.shards],
         {name: tensor.home.file for name, tensor in logical_tensors(checkpoint).items()},
         [(plane.dense_bytes, plane.csf_bytes) for plane in checkpoint.planes],
     )
 
 
-def _require_convertible(checkpoint: Checkpoint, target: Target, fmt: CsfFormat, how: WriteOptions) -> None:
+def _require_convertible(
+    checkpoint: Checkpoint, target: Target, formats: Sequence[CsfFormat], how: WriteOptions
+) -> None:
     if written := TARGETS.get(target.value):
-        if refusal := written.refusal(fmt, ()):  # in whatever folders shards lie, they are given by their file names
-            raise UsageError(f"--to {target.value}: {refusal}")
+        if refusal := written.refusal(
+            formats, ()
+        ):  # in whatever folders shards lie, they are given by their file names
+            remedy = _ONE_ALONE if len(formats) > 1 else ""
+            raise UsageError(f"--to {target.value}: {refusal}{remedy}")
         if isinstance(checkpoint.layout, written.layout):
             raise UsageError(f"{checkpoint.label}: is a {checkpoint.layout.words} already")
+    elif len(formats) > 1:
+        raise UsageError(
+            f"--to serving: its config states one codec, and these scales are {titles(formats)}{_ONE_ALONE}"
+        )
     elif not checkpoint.layout.can_be_served:
         raise UsageError(
             "--to serving: the builds that read a serving directory want a container; convert to one first"
@@ -160,11 +175,12 @@ def _output(
     notes: list[str],
 ) -> Output:
     """The output in a layout; what the result cannot have is added to `notes`."""
-    fmt = format_by_name(facts.format)
     layout, slabs = target.layout, {}
+    if unread := target.unread(facts.fmts):
+        notes.append(f"{unread}: csf-tool expand makes such planes dense")
     if not layout.keeps_dense_files:  # readers that go by recipes expect fixed streams in slabs
         slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in checkpoint.planes}
-    shards = [_copied_shard(s, layout.stored_name(s.file), layout.marks(fmt), slabs) for s in checkpoint.shards]
+    shards = [_copied_shard(s, layout.stored_name(s.file), layout.marks(facts.fmts), slabs) for s in checkpoint.shards]
     found = beside(checkpoint)
 
     def tensors() -> Tensors:
@@ -184,7 +200,7 @@ def _output(
 
 
 def _statement(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -> Statement:
-    fmt = format_by_name(facts.format)
+    [fmt] = facts.fmts
     config = next((load_json(file.path, file.name) for file in config_files(checkpoint)), None)
     origin = find_origin(checkpoint, fmt, model_type(config), options.origin)
     return Statement(fmt, origin, facts.shards, facts.names, facts.scales, note=HEADERS_UNKNOWN)
@@ -251,12 +267,12 @@ def _dense_index(checkpoint: Checkpoint, target: TargetLayout, earlier: Earlier)
 def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -> Output:
     root = options.checkpoint_root or str(checkpoint.root.resolve())
     found = beside(checkpoint)
-    files = found.files
+    files, [fmt] = found.files, facts.fmts
     for file in config_files(checkpoint):
         content = None
         if file.name == CONFIG_FILES[0]:
             config = require_object(load_json(file.path, file.name), file.name)
-            content = render_json(serving_config(config, format_by_name(facts.format), root))
+            content = render_json(serving_config(config, fmt, root))
         files.append(replace(file, content=content))
     if (name := find_index(checkpoint.layout.model_root)) is not None:
         files.append(SideFile(name, checkpoint.layout.model_root / name))

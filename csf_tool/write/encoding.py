@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,9 +32,16 @@ from csf_tool.write.selection import csf_bytes
 
 
 def encoded_shard(
-    shard: Shard, chosen: Mapping[str, DensePlane], exceptions: Mapping[str, int], layout: type[Layout], fmt: CsfFormat
+    shard: Shard,
+    chosen: Mapping[str, DensePlane],
+    exceptions: Mapping[str, int],
+    layout: type[Layout],
+    formats: Sequence[CsfFormat],
 ) -> OutputShard:
-    """The shard to write for a dense one: `chosen` planes, with so many exceptions each, become streams."""
+    """The shard to write for a dense one: `chosen` planes, with so many exceptions each, become streams.
+
+    `formats` are those of the whole checkpoint.
+    """
     entries: list[tuple[str, str, tuple[int, ...], int]] = []
     sources: list[Located | DensePlane] = []
     for tensor in shard.header:
@@ -44,7 +51,7 @@ def encoded_shard(
         else:
             entries.append((tensor.name, tensor.dtype, tensor.shape, tensor.nbytes))
             sources.append(Located(shard, tensor))
-    header = render_header((shard.header.metadata or {"format": "pt"}) | layout.marks(fmt), entries)
+    header = render_header((shard.header.metadata or {"format": "pt"}) | layout.marks(formats), entries)
     size = len(header) + sum(nbytes for *_, nbytes in entries)
     return OutputShard(layout.stored_name(shard.name), header, tuple(merge_ranges(sources)), size, (shard,))
 

@@ -30,7 +30,7 @@ class Rules:
     keep_larger: bool = False
     allow_padded: bool = False
 
-    def refusal(self, plane: DensePlane, fmt: CsfFormat, doubt: str | None) -> str | None:
+    def refusal(self, plane: DensePlane, doubt: str | None) -> str | None:
         """Why a plane stays dense whatever its scales are, or None. `doubt` says why its order is unknown."""
         if _matches(plane.name, self.exclude):
             return "excluded by --exclude"
@@ -38,8 +38,6 @@ class Rules:
             return "not included by --include"
         if not self.include and expert_group_of(plane.name) is None:
             return "not a routed expert's"
-        if plane.fmt is not fmt:
-            return f"{plane.fmt.title}: one checkpoint holds one codec, here {fmt.title}"
         if doubt and not self.allow_padded:
             return f"its layout is unknown, {doubt} (--allow-padded takes it as it is)"
         return plane.fmt.geometry_fault(plane.rows, plane.cols)
@@ -49,10 +47,13 @@ def _matches(name: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-def main_format(planes: Sequence[DensePlane]) -> CsfFormat:
-    """The format of most of the planes."""
-    formats = [plane.fmt for plane in planes]
-    return max(dict.fromkeys(formats), key=formats.count)
+def formats_meant(planes: Sequence[DensePlane], rules: Rules, doubtful: Mapping[str, str]) -> list[CsfFormat]:
+    """The formats of the planes that the rules allow, before a plane is read; where they allow none, of all."""
+    formats = list(dict.fromkeys(plane.fmt for plane in planes))
+    if len(formats) == 1:
+        return formats  # the usual case, without looking at half a million names
+    meant = (plane.fmt for plane in planes if not rules.refusal(plane, doubtful.get(plane.name)))
+    return list(dict.fromkeys(meant)) or formats
 
 
 def csf_bytes(plane: DensePlane, exceptions: int) -> int:
@@ -91,7 +92,6 @@ def _whole_modules(
 class Selection:
     """The planes to compress with their exception counts, and every other block scale with the reason."""
 
-    fmt: CsfFormat
     exceptions: dict[str, int]
     chosen: list[DensePlane]
     left: list[LeftDense]
@@ -109,10 +109,9 @@ def select(
     `count_exceptions` encodes planes to see how many exceptions each has. With `module_of_plane` (for the
     Hugging Face layout) modules are compressed whole or not at all.
     """
-    fmt = main_format(planes)
     left, wanted = [], []
     for plane in planes:
-        if reason := rules.refusal(plane, fmt, doubtful.get(plane.name)):
+        if reason := rules.refusal(plane, doubtful.get(plane.name)):
             left.append(LeftDense(plane, reason))
         else:
             wanted.append(plane)
@@ -125,4 +124,4 @@ def select(
             chosen.append(plane)
     if module_of_plane is not None:
         chosen, left = _whole_modules(chosen, left, module_of_plane)
-    return Selection(fmt, exceptions, chosen, left)
+    return Selection(exceptions, chosen, left)

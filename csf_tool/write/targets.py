@@ -23,7 +23,7 @@ from csf_tool.checkpoint.container_layout import Container
 from csf_tool.checkpoint.layout import HuggingFace, Layout
 from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.side_files import SideFile
-from csf_tool.codec.formats import CsfFormat
+from csf_tool.codec.formats import CsfFormat, titles
 from csf_tool.disk.hashing import sha256_of
 from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.write.journal import Record
@@ -61,9 +61,16 @@ class TargetLayout:
     gives_receipts = False
     """Whether `compress` writes down what the originals were, and proves it by rebuilding them."""
 
-    def refusal(self, fmt: CsfFormat, shards: Sequence[Shard]) -> str:  # noqa: ARG002 (others use them)
-        """Why shards of a format cannot be written in it; empty where they can."""
-        return "" if fmt.has_hf_readers else f"no reader knows {fmt.title} CSF in the {self.layout.words}"
+    def refusal(self, formats: Sequence[CsfFormat], shards: Sequence[Shard]) -> str:  # noqa: ARG002 (others use them)
+        """Why shards with planes of these formats cannot be written in it; empty where they can."""
+        if len(formats) > 1:
+            return ""  # no other layout holds them: see `unread`
+        return self.unread(formats)
+
+    def unread(self, formats: Sequence[CsfFormat]) -> str:
+        """The formats that it can hold, and that none of its readers knows; empty where there are none."""
+        unknown = titles(fmt for fmt in formats if not fmt.has_hf_readers)
+        return f"no reader knows {unknown} CSF in the {self.layout.words}" if unknown else ""
 
     def placed(self, files: Sequence[SideFile]) -> list[SideFile]:
         """The model's own files at their places in the layout."""
@@ -84,10 +91,16 @@ class ContainerTarget(TargetLayout):
     layout = Container
     gives_receipts = True
 
-    def refusal(self, fmt: CsfFormat, shards: Sequence[Shard]) -> str:  # noqa: ARG002
+    def refusal(self, formats: Sequence[CsfFormat], shards: Sequence[Shard]) -> str:
         """See `TargetLayout.refusal`."""
+        if len(formats) > 1:
+            return f"a container states one codec, and these scales are {titles(formats)}"
         nested = [shard.name for shard in shards if "/" in shard.name]
         return f"shard {nested[0]} lies in a folder; a container's shard names are plain" if nested else ""
+
+    def unread(self, formats: Sequence[CsfFormat]) -> str:  # noqa: ARG002
+        """See `TargetLayout.unread`; a container has readers for all."""
+        return ""
 
     def placed(self, files: Sequence[SideFile]) -> list[SideFile]:
         """See `TargetLayout.placed`."""
@@ -123,9 +136,9 @@ TARGETS: dict[str, TargetLayout] = {target.layout.name: target for target in (Ta
 """Targets by the names that options give them."""
 
 
-def target_for(fmt: CsfFormat) -> TargetLayout:
-    """The layout for which readers of a format exist."""
-    return next(target for target in TARGETS.values() if not target.refusal(fmt, ()))
+def target_for(formats: Sequence[CsfFormat]) -> TargetLayout:
+    """The layout that holds planes of all these formats, and for which readers exist."""
+    return next(target for target in TARGETS.values() if not target.refusal(formats, ()))
 
 
 def _with_documents(

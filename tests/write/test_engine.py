@@ -25,6 +25,8 @@ OPERATIONS = {
     "expand container": ("mxfp4-csf-container", ["expand"]),
     "compress hf": ("nvfp4-dense", ["compress"]),
     "compress container": ("mxfp4-dense", ["compress"]),
+    "expand two codecs": ("two-codecs-csf-hf", ["expand"]),
+    "compress two codecs": ("two-codecs-dense", ["compress"]),
     "convert to container": ("nvfp4-csf-hf", ["convert", "--to", "container"]),
     "convert to hf": ("nvfp4-csf-container", ["convert", "--to", "hf"]),
 }

@@ -168,6 +168,7 @@ def test_killed_again_and_again(tmp_path: Path, server: Server) -> None:
         ("mxfp4-csf-container", ["expand", "--device", "cpu", "--jobs", "2"]),
         ("nvfp4-dense", ["compress", "--to", "hf", "--device", "cpu", "--jobs", "2"]),
         ("mxfp4-dense", ["compress", "--to", "container", "--device", "cpu", "--jobs", "2"]),
+        ("two-codecs-dense", ["compress", "--device", "cpu", "--jobs", "2"]),
     ],
 )
 def test_a_process_of_its_own_killed_at_random(
