@@ -268,8 +268,8 @@ DRAFT_EXPERTS = "mtp.layers.0.mlp.experts"
 """The experts of `two_codecs`: those of a layer, and those of the draft layer."""
 
 
-def two_codecs(main: Codec = NVFP4, draft: Codec = MXFP4) -> dict[str, list[Tensor]]:
-    """A dense model in two shards: a layer of two experts of one codec in each, and a draft layer's of another.
+def two_codecs(main: Codec = NVFP4, draft: Codec = MXFP4, shards: int = 2) -> dict[str, list[Tensor]]:
+    """A dense model: a layer of two experts of one codec in each shard, in the last a draft layer's of another, too.
 
     All their projections are called alike, and have as many rows and columns.
     """
@@ -278,22 +278,22 @@ def two_codecs(main: Codec = NVFP4, draft: Codec = MXFP4) -> dict[str, list[Tens
         parts = [f"{module}.{i}.{part}" for i in range(2) for part in ("gate_proj", "up_proj", "down_proj")]
         return [t for i, part in enumerate(parts) for t in matrix(part, codec, seed + i, cols=8)]
 
-    shards = {shard_name(i + 1, 2): experts(MAIN_EXPERTS.format(i), main, 100 * i) for i in range(2)}
-    shards[shard_name(2, 2)] += experts(DRAFT_EXPERTS, draft, 900)
-    return shards
+    dense = {shard_name(i + 1, shards): experts(MAIN_EXPERTS.format(i), main, 100 * i) for i in range(shards)}
+    dense[shard_name(shards, shards)] += experts(DRAFT_EXPERTS, draft, 900)
+    return dense
 
 
-def two_codecs_config(*, csf: bool) -> dict[str, Any]:
+def two_codecs_config(shards: int = 2, *, csf: bool) -> dict[str, Any]:
     """The config of `two_codecs`, with a recipe of its own for the draft layer."""
-    config = recipes_config(2, csf=csf)
+    config = recipes_config(shards, csf=csf)
     draft = {"quant_algo": "MXFP4", "group_size": 32} | ({"weight_scale_encoding": "csf"} if csf else {})
     config["quantization_config"]["quantized_layers"][DRAFT_EXPERTS] = draft
     return config
 
 
-def dense_two_codecs(root: Path) -> Path:
+def dense_two_codecs(root: Path, shards: int = 2) -> Path:
     """`two_codecs` as a dense checkpoint."""
-    return write_hf(root, two_codecs(), config=two_codecs_config(csf=False))
+    return write_hf(root, two_codecs(shards=shards), config=two_codecs_config(shards, csf=False))
 
 
 def csf_two_codecs(root: Path) -> Path:

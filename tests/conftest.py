@@ -67,6 +67,7 @@ FIRST_ROWS = {
     "test_places",
     "test_process",
     "test_troubleshooting",
+    "test_two_codecs",
     "test_untrusted_files",
 }
 """Modules of long tables: the quick lane takes the first row of each, the whole run takes all."""

@@ -249,6 +249,30 @@ def test_scales_whose_label_only_receipts_keep_are_named(tmp_path: Path) -> None
     assert run("verify", tmp_path / "out", "--against", dense).exit_code == 0
 
 
+FAULTS: dict[str, tuple[Callable[[Tensor], Tensor | None], str]] = {
+    "another label": (
+        lambda scale: replace(scale, dtype="F8_E4M3"),
+        "is F8_E4M3, not F8_E8M0/U8 as the scales of MXFP4",
+    ),
+    "rows lost": (lambda s: replace(s, shape=(8, 8), data=s.data[:64]), "scale is 8x8, its weight wants 16x8"),
+    "columns lost": (lambda s: replace(s, shape=(16, 4), data=s.data[:64]), "scale is 16x4, its weight wants 16x8"),
+    "no scale": (lambda _: None, "has no block scale beside it"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("mix", ["draft experts", "by layer", "by projection", "by expert"])
+def test_a_fault_is_told_by_siblings_of_its_own_codec(tmp_path: Path, mix: str, fault: str) -> None:
+    shards = MIXES[mix]()
+    change, text = FAULTS[fault]
+    first = next(t for tensors in shards.values() for t in tensors if t.dtype == "F8_E8M0")
+    for tensors in shards.values():
+        tensors[:] = [kept for t in tensors if (kept := change(t) if t is first else t)]
+    checkpoint = open_checkpoint(write_hf(tmp_path / "dense", shards, config={"model_type": "mini"}))
+    [problem] = [p for p in checkpoint.problems if p.file != "config.json"]
+    assert problem.problem.startswith(text), problem
+
+
 # What looks
 
 
@@ -323,6 +347,7 @@ def test_verify_finds_a_damage_of_either(copied: Callable[[str], Path], sample: 
     says(result, scale)
 
 
+@pytest.mark.slow  # imports torch
 def test_safe_open_gives_the_dense_bytes(sample: Sample) -> None:
     torch = pytest.importorskip("torch")
     expected = oracle.stored_tensors(sample(DENSE))
@@ -357,8 +382,7 @@ def test_a_container_that_states_one_codec_is_read_and_warned_of(sample: Sample,
     assert oracle.stored_tensors(tmp_path / "hf") == oracle.stored_tensors(sample(CSF))
 
 
-def test_an_unfinished_run_goes_on_without_its_source(tmp_path: Path) -> None:
-    """What an earlier run chose is kept with the format of every plane."""
+def test_the_source_is_consumed(tmp_path: Path) -> None:
     dense = dense_two_codecs(tmp_path / "dense")
     found = document("compress", dense, tmp_path / "out", "--consume-source", "--yes", "--jobs", "1")
     assert len(found["removed_sources"]) == 2

@@ -161,14 +161,14 @@ class _Search:
         return self._units[parent]
 
     @cached_property
-    def _siblings(self) -> dict[tuple[object, ...], _Sibling]:
-        """The weights whose scales fit, by every key that a weight whose scales do not fit may share with them."""
-        found: dict[tuple[object, ...], _Sibling] = {}
+    def _siblings(self) -> dict[tuple[object, ...], dict[CsfFormat, _Sibling]]:
+        """Weights whose scales fit, one a format, by every key that one whose scales do not may share with them."""
+        found: dict[tuple[object, ...], dict[CsfFormat, _Sibling]] = defaultdict(dict)
         for module, fmt in self._formats.items():
             if (row := self._packed.get(module)) is not None:
                 for key in self._keys(module, row):
-                    found.setdefault(key, _Sibling(module, fmt))
-        return found
+                    found[key].setdefault(fmt, _Sibling(module, fmt))
+        return dict(found)
 
     def _keys(self, module: str, row: int) -> list[tuple[object, ...]]:
         """Keys that a weight shares with its siblings: those of the same projection, and those of the same block."""
@@ -176,8 +176,9 @@ class _Search:
         pattern = self._pattern(module)
         return [(pattern, is_f4, self._stored.shapes[row]), (pattern.rpartition(".")[0], is_f4)]
 
-    def _sibling(self, module: str, row: int) -> _Sibling | None:
-        return next((self._siblings[key] for key in self._keys(module, row) if key in self._siblings), None)
+    def _siblings_of(self, module: str, row: int) -> list[_Sibling]:
+        """The siblings of a weight, the likelier first."""
+        return [sibling for key in self._keys(module, row) for sibling in self._siblings.get(key, {}).values()]
 
     def _pattern_set(self, modules: Iterable[str]) -> set[str]:
         return set(map(self._pattern, modules))
@@ -213,8 +214,8 @@ class _Search:
             row = self._packed[module]
             if self._has_scale(module) or module in self._scaled_otherwise or self._is_named(module, _SCALES):
                 continue
-            if sibling := self._sibling(module, row):
-                text = f"has no block scale beside it, as {sibling.module} has: what it means is lost"
+            if siblings := self._siblings_of(module, row):
+                text = f"has no block scale beside it, as {siblings[0].module} has: what it means is lost"
                 yield _Fault(Code.WEIGHT_WITHOUT_SCALE, text, row)
             elif module in self._with_global:
                 text = "has a global scale and no block scale beside it: what it means is lost"
@@ -239,8 +240,8 @@ class _Search:
 
     def _misfit(self, module: str, scale: int, weight: int) -> _Fault | None:
         dtype, shape = self._stored.dtypes[scale], self._stored.shapes[scale]
-        if sibling := self._sibling(module, weight):
-            return self._beside_siblings(sibling, scale, weight)
+        if siblings := self._siblings_of(module, weight):
+            return self._beside_siblings(siblings, scale, weight)
         if dtype not in _SCALE_DTYPES or len(shape) != 2:
             return None
         rows, packed = self._stored.shapes[weight]
@@ -253,12 +254,14 @@ class _Search:
             return None  # it may be another tool's format
         return self._of_wrong_shape(_nearest_format(dtype), scale, weight, Severity.WARNING)
 
-    def _beside_siblings(self, sibling: _Sibling, scale: int, weight: int) -> _Fault:
-        fmt = sibling.fmt
-        geometry = weight_geometry(self._stored[weight], fmt, [])
-        if geometry and self._stored.shapes[scale] == (geometry.rows, geometry.cols):
-            text = f"is {self._stored.dtypes[scale]}, not {'/'.join(fmt.dense_dtypes)} as the scales of {fmt.title} are"
-            return _Fault(Code.SCALE_LABEL, text, scale)
+    def _beside_siblings(self, siblings: list[_Sibling], scale: int, weight: int) -> _Fault:
+        dtype, formats = self._stored.dtypes[scale], [sibling.fmt for sibling in siblings]
+        for fmt in formats:
+            geometry = weight_geometry(self._stored[weight], fmt, [])
+            if geometry and self._stored.shapes[scale] == (geometry.rows, geometry.cols):
+                text = f"is {dtype}, not {'/'.join(fmt.dense_dtypes)} as the scales of {fmt.title} are"
+                return _Fault(Code.SCALE_LABEL, text, scale)
+        fmt = next((fmt for fmt in formats if dtype in fmt.dense_dtypes), formats[0])
         return self._of_wrong_shape(fmt, scale, weight, Severity.ERROR)
 
     def _of_wrong_shape(self, fmt: CsfFormat, scale: int, weight: int, severity: Severity) -> _Fault:

@@ -208,7 +208,8 @@ def compress(
     ],
     destination: DestinationArgument,
     to: Annotated[
-        CompressTo | None, typer.Option(help="The layout to write.", show_default="hf for NVFP4 or both codecs, container for MXFP4")
+        CompressTo | None,
+        typer.Option(help="The layout to write.", show_default="hf for NVFP4 or both codecs, container for MXFP4"),
     ] = None,
     include: Annotated[
         list[str] | None,

@@ -21,7 +21,7 @@ from csf_tool.progress import Silent
 from csf_tool.write.expand import expand
 from csf_tool.write.journal import is_complete
 from csf_tool.write.run import WriteOptions
-from tests.building import MXFP4, mini_container, mini_dense, mini_hf, tree
+from tests.building import MXFP4, dense_two_codecs, mini_container, mini_dense, mini_hf, tree
 from tests.faults import Order, Outcome, Server
 
 Sample = Callable[[str], Path]
@@ -60,6 +60,7 @@ COMMANDS: dict[str, tuple[Callable[..., Path], list[str]]] = {
     "expand hf": (mini_hf, ["expand", *DEVICE]),
     "expand container": (partial(mini_container, codec=MXFP4), ["expand", *DEVICE]),
     "compress hf": (mini_dense, ["compress", "--keep-larger", *DEVICE]),
+    "compress two codecs": (dense_two_codecs, ["compress", *DEVICE]),
     "compress container": (partial(mini_dense, codec=MXFP4), ["compress", "--keep-larger", *DEVICE]),
     "convert to container": (mini_hf, ["convert", "--to", "container"]),
     "convert to hf": (mini_container, ["convert", "--to", "hf"]),
