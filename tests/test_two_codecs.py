@@ -3,6 +3,7 @@
 What is right comes from the dense bytes and from the tests' own encoder and decoder.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from tests.building import (
     matrix,
     mini_container,
     overwrite,
+    sha256,
     shard_name,
     span,
     tree,
@@ -325,6 +327,15 @@ def test_inspect_looks_into_either(sample: Sample, name: str) -> None:
         found = document("inspect", sample(name), scale)
         assert (found["format"], found["rows"], found["cols"], found["exceptions"]) == (fmt, 16, 8, 4)
         assert found["byte_counts"] == np.bincount(np.frombuffer(scales[scale], np.uint8), minlength=256).tolist()
+
+
+def test_identity_is_that_of_the_format_note(sample: Sample) -> None:
+    files, hasher = tree(sample(CSF)), hashlib.sha256(b"lil-fp4-csf-hf-v1\0")
+    for name in ("config.json", "model.safetensors.index.json"):
+        hasher.update(files[name] + b"\0")
+    for name in sorted(n for n in files if n.endswith(".safetensors")):
+        hasher.update(f"{name}\0{sha256(files[name])}\0".encode())
+    assert document("identity", sample(CSF), "--hash")["identity"] == hasher.hexdigest()
 
 
 def test_verify_checks_both(sample: Sample) -> None:

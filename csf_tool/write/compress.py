@@ -126,11 +126,11 @@ class _Choice:
             if has
         }
 
-    def scales(self) -> list[tuple[CsfFormat, int, int]]:
-        """Format, dense and stored bytes of every plane."""
+    def scales(self) -> list[tuple[str, int, int]]:
+        """The format's name, dense and stored bytes of every plane."""
         formats = {fmt.name: fmt for fmt in self.formats}
         return [
-            (formats[name], rows * cols, formats[name].fixed_bytes(rows, cols) + exceptions * EXCEPTION_BYTES)
+            (name, rows * cols, formats[name].fixed_bytes(rows, cols) + exceptions * EXCEPTION_BYTES)
             for name, rows, cols, exceptions in self.planes.values()
         ]
 
@@ -229,13 +229,13 @@ def _compressed(
 ) -> Compressed:
     """The result for planes that were chosen in this run, or that a finished destination holds."""
     if isinstance(planes, Checkpoint):
-        scales = [(plane.fmt, plane.dense_bytes, plane.csf_bytes) for plane in planes.planes]
+        scales = [(plane.fmt.name, plane.dense_bytes, plane.csf_bytes) for plane in planes.planes]
     else:
         scales = planes.scales()
     by_format = []
-    for fmt in dict.fromkeys(fmt for fmt, _, _ in scales):
-        own = [(dense, stored) for other, dense, stored in scales if other is fmt]
-        by_format.append(FormatTotals(fmt, len(own), *map(sum, zip(*own, strict=True))))
+    for name in dict.fromkeys(name for name, _, _ in scales):
+        own = [(dense, stored) for other, dense, stored in scales if other == name]
+        by_format.append(FormatTotals(format_by_name(name), len(own), *map(sum, zip(*own, strict=True))))
     return Compressed(**vars(written), target=target, device=device, by_format=by_format, left=list(left))
 
 

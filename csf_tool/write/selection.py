@@ -49,11 +49,11 @@ def _matches(name: str, globs: Iterable[str]) -> bool:
 
 def formats_meant(planes: Sequence[DensePlane], rules: Rules, doubtful: Mapping[str, str]) -> list[CsfFormat]:
     """The formats of the planes that the rules allow, before a plane is read; where they allow none, of all."""
-    formats = list(dict.fromkeys(plane.fmt for plane in planes))
-    if len(formats) == 1:
-        return formats  # the usual case, without looking at half a million names
-    meant = (plane.fmt for plane in planes if not rules.refusal(plane, doubtful.get(plane.name)))
-    return list(dict.fromkeys(meant)) or formats
+    formats = {plane.fmt.name: plane.fmt for plane in planes}  # a name's hash is at hand, a format's is not
+    if len(formats) > 1:  # otherwise no name of a plane has to be looked at
+        meant = (plane for plane in planes if not rules.refusal(plane, doubtful.get(plane.name)))
+        formats = {plane.fmt.name: plane.fmt for plane in meant} or formats
+    return list(formats.values())
 
 
 def csf_bytes(plane: DensePlane, exceptions: int) -> int:
