@@ -51,6 +51,7 @@ class Code(StrEnum):
     UNSAFE_NAME = "unsafe-name", "A file's name leaves the checkpoint's folder or is not a plain path."
     TOO_LARGE = "too-large", "A file of text is larger than any that is read."
     INVALID_JSON = "invalid-json", "A file or a header is not valid JSON, or not of the kind that belongs there."
+    ODD_JSON = "odd-json", "A JSON file has what some readers refuse, or take differently."
     INVALID_FIELD = "invalid-field", "A field of a document is not what it has to be."
     DAMAGED_FIELD = "damaged-field", "A word that every such document has is spelt wrongly: the file is damaged."
     INDEX_LACKS_SHARD = "index-lacks-shard", "The index does not list a shard that is here."

@@ -15,7 +15,7 @@ from csf_tool.checkpoint.problems import Problem, Problems, errors
 from csf_tool.checkpoint.scale_warnings import doubtful_scales, warn_of_doubtful, warn_of_stacked
 from csf_tool.checkpoint.stated_precision import compare_precision
 from csf_tool.codes import Code
-from csf_tool.disk.json_files import load_json
+from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.disk.reader import exists, is_folder
 from csf_tool.errors import CheckpointError
 from csf_tool.text import count
@@ -79,10 +79,13 @@ def _compare_recipes(checkpoint: Checkpoint, stored: Stored) -> None:
         if not exists(checkpoint.root / name):
             continue
         try:
-            configs[name] = load_json(checkpoint.root / name, name)
+            config = load_lenient(checkpoint.root / name, name)
         except CheckpointError as error:
             checkpoint.problems.append(Problem.of(error))
             continue
+        if config.oddities:
+            checkpoint.problems.warn("; ".join(config.oddities), Code.ODD_JSON, name)
+        configs[name] = config.value
         _compare_recipe_file(checkpoint, name, recipes(configs[name]), csf_modules)
     warn_of_contradictions(checkpoint.problems, configs, checkpoint.formats)
     compare_precision(checkpoint, stored, configs)

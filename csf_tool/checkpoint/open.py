@@ -26,7 +26,7 @@ from csf_tool.checkpoint.shard_headers import prepare, read_faultless, read_shar
 from csf_tool.codec.formats import FORMATS
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.json_files import load_json
+from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.disk.own_files import OWN_FOLDER, has_journal
 from csf_tool.disk.reader import exists, is_file, is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
@@ -211,7 +211,7 @@ def _serving_root(path: Path) -> Path | None:
         UsageError: the weights of the serving directory are not here.
     """
     try:
-        found = quantization_config(load_json(path / CONFIG_FILES[0], CONFIG_FILES[0]))
+        found = quantization_config(load_lenient(path / CONFIG_FILES[0], CONFIG_FILES[0]).value)
     except CheckpointError:
         return None  # none, or none that could be read
     if found.get("quant_method") not in [fmt.serving_method for fmt in FORMATS]:

@@ -28,7 +28,8 @@ from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, format_by_name
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder, read_scales
 from csf_tool.codes import Code
-from csf_tool.disk.json_files import load_json, render_json
+from csf_tool.disk.json_files import render_json
+from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.errors import UsageError
 from csf_tool.progress import OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import local_executor, run_jobs
@@ -165,7 +166,7 @@ def compress(
         return _compressed(earlier.written(checkpoint, destination), target, earlier.result, encoder.device)
     checkpoint.fetch_side_files()
     require_known_hashes(checkpoint, "not compressed")
-    configs = {file.name: load_json(file.path, file.name) for file in config_files(checkpoint)}
+    configs = {file.name: load_lenient(file.path, file.name).value for file in config_files(checkpoint)}
     left: list[LeftDense] = []
     kept = None if how.executor else KeptStreams(Destination(destination))
     with kept or nullcontext():

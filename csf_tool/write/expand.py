@@ -77,7 +77,8 @@ def expand(
     require_known_hashes(checkpoint, "not expanded")
     shards = logical_shards(checkpoint)
     found = beside(checkpoint, same_shards=all(shard.sha256 for shard in shards))
-    side_files = _side_files(checkpoint, shards, earlier, found)
+    notes: list[str] = []
+    side_files = _side_files(checkpoint, shards, earlier, found, notes)
     output = Output(
         "expand",
         [decoded_shard(shard) for shard in shards],
@@ -91,7 +92,7 @@ def expand(
         written = write(output, checkpoint, destination, earlier, progress, options, begun)
     config_faults = [p for p in errors(checkpoint.problems) if p.file in CONFIG_FILES]
     return Expanded(
-        **vars(written) | {"notes": written.notes + _never_held(checkpoint, shards)},
+        **vars(written) | {"notes": written.notes + notes + _never_held(checkpoint, shards)},
         device=decoder.device,
         planes=len(checkpoint.planes),
         excused=[replace(problem, severity=Severity.WARNING) for problem in config_faults],
@@ -102,11 +103,24 @@ def expand(
     )
 
 
-def _side_files(checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Earlier, found: Beside) -> list[SideFile]:
-    """Everything beside the shards in the order of writing: configs and index last."""
+def _side_files(
+    checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Earlier, found: Beside, notes: list[str]
+) -> list[SideFile]:
+    """Everything beside the shards in the order of writing: configs and index last.
+
+    A config that no reader takes is carried as it is, and noted: no byte of the shards depends on it.
+    """
+
+    def unmarked(raw: bytes, name: str) -> bytes:
+        try:
+            return strip_encoding(raw, name)
+        except CheckpointError as error:
+            notes.append(f"{error}: carried over as it is, marks of CSF in it included")
+            return raw
+
     restored = all(shard.sha256 for shard in shards)
     # An original's own config carries no marks, and stays as it is.
-    configs = config_files(checkpoint) if restored else rewritten_configs(checkpoint, strip_encoding)
+    configs = config_files(checkpoint) if restored else rewritten_configs(checkpoint, unmarked)
     names = {shard.name: [tensor.name for tensor in shard.tensors] for shard in shards}
     plain = keep_what_stays_true(found, earlier, names, lambda: names)
     others = configs + _index(checkpoint, shards, restored, earlier)
