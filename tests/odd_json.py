@@ -33,6 +33,27 @@ PUBLISHED: dict[str, str] = {
 }
 """Configs that transformers reads, and what is near to it; each with one recipe, of `m.experts`."""
 
+TAKEN_DIFFERENTLY = [
+    *("a key stands twice", "recipes stand twice", "a key of a recipe stands twice"),
+    *("an integer that Python refuses", "half a character", "a byte order mark"),
+]
+"""Those of them that not all readers take, or that these take differently."""
+
+UNREADABLE: dict[str, bytes] = {
+    "cut off": b'{"a": 1, "quantization_config": {',
+    "UTF-16": "{}".encode("utf-16"),
+    "Latin-1": '{"a": "é"}'.encode("latin-1"),
+    "too deep": b"[" * 5000 + b"]" * 5000,
+    "a comment": b'{"a": 1} // said\n',
+    "a trailing comma": b'{"a": 1,}',
+    "a tab in a string": b'{"a": "\t"}',
+    "single quotes": b"{'a': 1}",
+    "zeros": bytes(64),
+    "a web page": b"<html></html>",
+    "nothing": b"",
+}
+"""Configs that Python does not read, nor any other reader of JSON."""
+
 KEYS = st.sampled_from(["a", "b", "é", '"', "\\", "a\n", ", ", "}"]) | st.text(max_size=3)
 NUMBERS = st.sampled_from([0, 1, 1.0, -0.0, 1e-05, 1e300, float("nan"), float("inf"), 10**30])
 VALUES = st.recursive(

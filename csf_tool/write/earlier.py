@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import first_of, obstacles
@@ -129,4 +130,5 @@ def finished_result(destination: Path, run: Run) -> Checkpoint | None:
         why = "with other options" if (earlier.source, earlier.operation) == (run.source, run.operation) else "finished"
         problem = f"holds the result of `{what}`, {why}: give another folder, or remove this one"
         raise UsageError(problem, file=str(destination))
-    return None if obstacles(opened.problems) else opened
+    carried = CONFIG_FILES if run.operation == "expand" else ()  # as they are, whatever is in them
+    return None if any(problem.file not in carried for problem in obstacles(opened.problems)) else opened

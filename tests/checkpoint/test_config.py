@@ -196,6 +196,7 @@ def test_stripping_any_document_takes_only_the_entries(value: Any, indent: Any, 
         assert stripped == raw
 
 
+@pytest.mark.slow
 @given(spellings(LAYERED), st.data())
 def test_marks_come_and_go_and_no_other_byte_changes(text: str, data: st.DataObject) -> None:
     document = json.loads(text)

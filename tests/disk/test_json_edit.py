@@ -71,6 +71,7 @@ def same(one: Any, two: Any) -> bool:
     return json.dumps(one) == json.dumps(two)
 
 
+@pytest.mark.slow
 @given(spellings(), st.lists(KEYS, min_size=1, max_size=3), VALUES | st.just(DROPPED))
 @settings(max_examples=300)
 def test_any_document_has_the_change_and_no_other(text: str, keys: list[str], new: Any) -> None:
@@ -89,6 +90,7 @@ def test_any_document_has_the_change_and_no_other(text: str, keys: list[str], ne
         assert edit_json(edited.encode(), {path[:1]: DROPPED}, "x.json").decode() == text
 
 
+@pytest.mark.slow
 @given(spellings(), st.lists(KEYS, unique=True, max_size=4))
 def test_several_changes_at_once(text: str, keys: list[str]) -> None:
     document = json.loads(text)
@@ -98,6 +100,7 @@ def test_several_changes_at_once(text: str, keys: list[str]) -> None:
     assert same(json.loads(edit_json(text.encode(), changes, "x.json")), expected)
 
 
+@pytest.mark.slow
 @given(spellings())
 def test_what_is_added_in_every_object_goes_everywhere(text: str) -> None:
     paths = objects_in(json.loads(text))
