@@ -8,24 +8,17 @@ their separators, line ends and indentation, and in ASCII where the document is.
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import has_half_characters
+from csf_tool.disk.json_text import Member, Span, after_blanks, members_in, members_with
 from csf_tool.disk.lenient_json import BYTE_ORDER_MARK, parse_lenient
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
-
-_BLANKS = re.compile(r"[ \t\n\r]*+")
-_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
-"""Finder of the ends of values; what they are is known from elsewhere."""
 
 
 class _Removed(Enum):
@@ -65,18 +58,13 @@ def remove_everywhere(raw: bytes, key: str, value: str, name: str) -> bytes:
     """
     parse_lenient(raw, name)
     text = raw.decode("utf-8")
-    if key not in text and "\\u" not in text:
+    if key not in text and "\\" not in text:
         return raw
-    runs: list[_Span] = []
-    for member in _members_of(text, key, value):
+    runs: list[Span] = []
+    for member in members_with(text, key, value):
         is_next = runs and text[runs[-1].end : member.begin].strip(" \t\n\r") == ","
-        runs[-1:] = [_Span(runs[-1].begin, member.end)] if is_next else [*runs[-1:], member]
+        runs[-1:] = [Span(runs[-1].begin, member.end)] if is_next else [*runs[-1:], member]
     return _applied(text, (_Edit(*_cut(text, run)) for run in runs))
-
-
-class _Span(NamedTuple):
-    begin: int
-    end: int
 
 
 class _Edit(NamedTuple):
@@ -85,16 +73,6 @@ class _Edit(NamedTuple):
     begin: int
     end: int
     text: str = ""
-
-
-class _Member(NamedTuple):
-    """A member of an object: its key, and where key and value begin and the value ends."""
-
-    key: str
-    begin: int
-    key_end: int
-    value: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -140,6 +118,32 @@ def _tree(changes: Mapping[KeyPath, Any]) -> _Tree:
     return tree
 
 
+@dataclass
+class _Found:
+    """The members of an object that count for its changes; others are forgotten, for there may be millions of them.
+
+    `runs` are members that go, those that stand one after another together; `stays` is the last that does not.
+    """
+
+    named: dict[str, Member] = field(default_factory=dict)
+    runs: list[Span] = field(default_factory=list)
+    stays: Member | None = None
+    last: Member | None = None
+    before: Member | None = None
+
+    def add(self, member: Member, tree: _Tree) -> None:
+        """Note the next member: of repeated keys the last is the one that is meant."""
+        self.before, self.last = self.last, member
+        if member.key in tree:
+            self.named[member.key] = member
+        if tree.get(member.key) is not REMOVED:
+            self.stays = member
+        elif self.before and self.runs and self.runs[-1].end == self.before.end:
+            self.runs[-1] = Span(self.runs[-1].begin, member.end)
+        else:
+            self.runs.append(Span(member.begin, member.end))
+
+
 class _Editor:
     """The edits of one text, which is valid."""
 
@@ -148,38 +152,37 @@ class _Editor:
         self._name = name
         self._is_ascii = text.isascii()
 
-    def edits(self, tree: dict[str, Any]) -> Iterator[_Edit]:
-        """The edits that changes come to, in the order of the text."""
-        begin = _after_blanks(self._text, len(BYTE_ORDER_MARK) if self._text.startswith(BYTE_ORDER_MARK) else 0)
+    def edits(self, tree: _Tree) -> Iterator[_Edit]:
+        """The edits that changes come to."""
+        begin = after_blanks(self._text, len(BYTE_ORDER_MARK) if self._text.startswith(BYTE_ORDER_MARK) else 0)
         if self._text[begin] != "{":
             raise CheckpointError("not a JSON object", Code.INVALID_FIELD, self._name)
         return self._in_object(begin, tree, _Style())
 
-    def _in_object(self, begin: int, tree: dict[str, Any], around: _Style) -> Iterator[_Edit]:
+    def _in_object(self, begin: int, tree: _Tree, around: _Style) -> Iterator[_Edit]:
         """The edits in the object that begins at `begin`; `around` is the style of new objects there."""
-        members = list(_members(self._text, begin))
-        last = {member.key: i for i, member in enumerate(members) if member.key in tree}
-        style = self._style(begin, members, around)
-        new = [self._member(key, change, style) for key, change in tree.items() if key not in last]
+        found = _Found()
+        for member in members_in(self._text, begin):
+            found.add(member, tree)
+        style = self._style(begin, found, around)
+        new = [self._member(key, change, style) for key, change in tree.items() if key not in found.named]
         new = [member for member in new if member]
-        stay = [member for member in members if tree.get(member.key) is not REMOVED]
-        for i, member in enumerate(members):
-            if last.get(member.key) == i:
-                yield from self._in_member(member, tree[member.key], style)
-        if stay or not new:
-            yield from (_Edit(*_cut(self._text, run)) for run in _runs(members, tree))
+        for key, member in found.named.items():
+            yield from self._in_member(member, tree[key], style)
+        if found.stays or not new:
+            yield from (_Edit(*_cut(self._text, run)) for run in found.runs)
         if not new:
             return
-        if stay:
-            yield _Edit(stay[-1].end, stay[-1].end, "".join(style.between + member for member in new))
-        elif members:
-            yield _Edit(members[0].begin, members[-1].end, style.between.join(new))
+        if found.stays:
+            yield _Edit(found.stays.end, found.stays.end, "".join(style.between + member for member in new))
+        elif found.runs:
+            yield _Edit(*found.runs[0], style.between.join(new))
         else:  # blanks in it stay before the members: see `_cut`
-            end = _after_blanks(self._text, begin + 1)
+            end = after_blanks(self._text, begin + 1)
             inner = style.between.join(new)
             yield _Edit(end, end, inner if end > begin + 1 else style.object_of(inner)[1:-1])
 
-    def _in_member(self, member: _Member, change: Any, style: _Style) -> Iterator[_Edit]:
+    def _in_member(self, member: Member, change: Any, style: _Style) -> Iterator[_Edit]:
         """The edits in the value of a member; the member itself goes elsewhere."""
         if isinstance(change, _Tree):
             if self._text[member.value] == "{":
@@ -189,14 +192,14 @@ class _Editor:
         elif change is not REMOVED and not self._has(member, change):
             yield _Edit(member.value, member.end, self._render(change, style))
 
-    def _style(self, begin: int, members: list[_Member], around: _Style) -> _Style:
+    def _style(self, begin: int, found: _Found, around: _Style) -> _Style:
         """The style of an object by its last two members; where it has none, as objects beside it have it."""
-        if not members:
+        text, last, before = self._text, found.last, found.before
+        if not last:
             return around
-        text, last = self._text, members[-1]
         colon = text[last.key_end : last.value]
-        if len(members) > 1:
-            between = text[members[-2].end : last.begin]
+        if before:
+            between = text[before.end : last.begin]
         else:
             first = text[begin + 1 : last.begin]
             between = "," + (first if "\n" in first else " " if colon[-1:].isspace() else "")
@@ -205,7 +208,7 @@ class _Editor:
         if "\n" not in between:
             return _Style(between, colon)
         indent = between.rpartition("\n")[2]
-        closing = text[last.end : _after_blanks(text, last.end)].rpartition("\n")[2]
+        closing = text[last.end : after_blanks(text, last.end)].rpartition("\n")[2]
         unit = indent.removeprefix(closing) if indent.startswith(closing) else ""
         return _Style(between, colon, unit or around.unit or "  ")
 
@@ -228,13 +231,13 @@ class _Editor:
     def _dumps(self, value: Any, **spelling: Any) -> str:
         return json.dumps(value, ensure_ascii=self._is_ascii or has_half_characters(value), **spelling)
 
-    def _has(self, member: _Member, value: Any) -> bool:
+    def _has(self, member: Member, value: Any) -> bool:
         """Whether a member has a value already, in the order of its keys."""
         there = parse_lenient(self._text[member.value : member.end].encode(), self._name).value
         return json.dumps(there) == json.dumps(value)
 
 
-def _values(tree: dict[str, Any]) -> Iterator[Any]:
+def _values(tree: _Tree) -> Iterator[Any]:
     """The values that changes set."""
     for change in tree.values():
         if isinstance(change, _Tree):
@@ -243,46 +246,7 @@ def _values(tree: dict[str, Any]) -> Iterator[Any]:
             yield change
 
 
-def _after_blanks(text: str, at: int) -> int:
-    match = _BLANKS.match(text, at)
-    assert match  # blanks may be none
-    return match.end()
-
-
-def _members(text: str, begin: int) -> Iterator[_Member]:
-    """The members of the object that begins at `begin`."""
-    at = begin
-    while (at := _after_blanks(text, at + 1)) < len(text) and text[at] == '"':
-        key, key_end = _DECODER.raw_decode(text, at)
-        value = _after_blanks(text, _after_blanks(text, key_end) + 1)
-        _, end = _DECODER.raw_decode(text, value)
-        yield _Member(key, at, key_end, value, end)
-        at = _after_blanks(text, end)
-
-
-def _members_of(text: str, key: str, value: str) -> Iterator[_Span]:
-    """The members with this key and this string as their value, wherever they stand."""
-    wanted = f'"{key}"'
-    for match in _STRING.finditer(text):
-        spelt = match[0]
-        if spelt != wanted and ("\\" not in spelt or json.loads(spelt) != key):
-            continue
-        colon = _after_blanks(text, match.end())
-        if text[colon : colon + 1] == ":":
-            found = _STRING.match(text, _after_blanks(text, colon + 1))
-            if found and json.loads(found[0]) == value:
-                yield _Span(match.start(), found.end())
-
-
-def _runs(members: list[_Member], tree: dict[str, Any]) -> Iterator[_Span]:
-    """The members that go, those that stand one after another together."""
-    for goes, run in groupby(members, lambda member: tree.get(member.key) is REMOVED):
-        if goes:
-            first, *others = run
-            yield _Span(first.begin, (others or [first])[-1].end)
-
-
-def _cut(text: str, run: _Span) -> _Span:
+def _cut(text: str, run: Span) -> Span:
     """The range that goes with members of an object: these, and the comma and the blanks that came with them.
 
     Of an object that becomes empty blanks stay if they only stand before the members.
@@ -290,15 +254,15 @@ def _cut(text: str, run: _Span) -> _Span:
     before = run.begin
     while text[before - 1] in " \t\n\r":
         before -= 1
-    after = _after_blanks(text, run.end)
+    after = after_blanks(text, run.end)
     if text[before - 1] == ",":
         before -= 1
         while text[before - 1] in " \t\n\r":
             before -= 1
-        return _Span(before, run.end)
+        return Span(before, run.end)
     if text[after] == ",":
-        return _Span(run.begin, _after_blanks(text, after + 1))
-    return _Span(before, after) if after > run.end else run
+        return Span(run.begin, after_blanks(text, after + 1))
+    return Span(before, after) if after > run.end else run
 
 
 def _applied(text: str, edits: Iterable[_Edit]) -> bytes:
