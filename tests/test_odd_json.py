@@ -138,6 +138,9 @@ def test_a_config_that_no_reader_takes(tmp_path: Path, name: str) -> None:
         assert "carried over as it is" in expanded.output or "complete already" in expanded.output
     holds(tmp_path / "back", raw, CONFIGS)
     says(run("convert", tmp_path / "csf", tmp_path / "box", "--to", "container"), "not converted: config.json: ")
+    with_files(tmp_path / "csf", b'{"weight_scale_encoding": "csf"' + raw, CONFIGS)
+    says(run("expand", tmp_path / "csf", tmp_path / "no"), "the marks of CSF in it cannot be taken out")
+    assert not (tmp_path / "no").exists()
     with_files(dense, raw, CONFIGS)
     says(run("compress", dense, tmp_path / "other"), "not compressed: config.json: ")
     assert not (tmp_path / "other").exists()

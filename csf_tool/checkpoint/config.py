@@ -9,7 +9,7 @@ from csf_tool.codec.formats import FORMATS, CsfFormat
 from csf_tool.codes import Code
 from csf_tool.disk.json_edit import KeyPath, edit_json, remove_everywhere
 from csf_tool.disk.json_files import has_half_characters
-from csf_tool.disk.lenient_json import parse_lenient
+from csf_tool.disk.lenient_json import Repeating, parse_lenient
 
 CONFIG_FILES = ("config.json", "hf_quant_config.json")
 """Files that hold recipes: the model's config, and ModelOpt's own."""
@@ -158,6 +158,12 @@ def _quantized_layers(config: Any) -> dict[str, Any]:
     return {} if path is None else cast(dict[str, Any], _at(config, path))
 
 
+def repeated_recipe(config: Any) -> str | None:
+    """A module that has two recipes, of which readers may take either; None if there is none."""
+    layers = _quantized_layers(config)
+    return layers.key if isinstance(layers, Repeating) else None
+
+
 def strip_encoding(raw: bytes, name: str) -> bytes:
     """A config without `weight_scale_encoding: csf`, at any depth; every other byte as it was.
 
@@ -165,6 +171,11 @@ def strip_encoding(raw: bytes, name: str) -> bytes:
         CheckpointError: `raw` is not JSON.
     """
     return remove_everywhere(raw, ENCODING_KEY, ENCODING, name)
+
+
+def mentions_encoding(raw: bytes) -> bool:
+    """Whether a file that is no JSON may be a config with marks, in any encoding of its letters."""
+    return ENCODING_KEY.encode() in raw.replace(b"\0", b"")
 
 
 def mark_encoding(raw: bytes, name: str, modules: set[str]) -> bytes:

@@ -7,6 +7,7 @@ from csf_tool.checkpoint.config import (
     covering_recipe,
     recipes,
     recipes_in_use,
+    repeated_recipe,
     warn_of_contradictions,
 )
 from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
@@ -83,7 +84,10 @@ def _compare_recipes(checkpoint: Checkpoint, stored: Stored) -> None:
         except CheckpointError as error:
             checkpoint.problems.append(Problem.of(error))
             continue
-        if config.oddities:
+        if (module := repeated_recipe(config.value)) is not None:
+            text = "stands twice among the recipes, one of which was another module's or says something else"
+            checkpoint.problems.error(text, Code.INVALID_JSON, name, module)
+        elif config.oddities:
             checkpoint.problems.warn("; ".join(config.oddities), Code.ODD_JSON, name)
         configs[name] = config.value
         _compare_recipe_file(checkpoint, name, recipes(configs[name]), csf_modules)

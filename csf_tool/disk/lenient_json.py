@@ -38,6 +38,12 @@ class Lenient(NamedTuple):
     oddities: list[str]
 
 
+class Repeating(dict[str, Any]):
+    """An object in which `key` stands twice."""
+
+    key: str
+
+
 def load_lenient(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Lenient:
     """The document of a file, read leniently.
 
@@ -60,10 +66,13 @@ def parse_lenient(raw: bytes, name: str) -> Lenient:
 
     def an_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
-        if len(result) != len(pairs):
-            key = brief(first_repeated(pairs))
-            found["key"] = f"key {key} stands twice in one object: readers take the last, the first, or neither"
-        return result
+        if len(result) == len(pairs):
+            return result
+        repeating = Repeating(result)
+        repeating.key = first_repeated(pairs)
+        key = brief(repeating.key)
+        found["key"] = f"key {key} stands twice in one object: readers take the last, the first, or neither"
+        return repeating
 
     def whole(text: str) -> float:
         if len(text) <= _MAX_DIGITS:

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
+from csf_tool.checkpoint.config import CONFIG_FILES, mentions_encoding, strip_encoding
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
 from csf_tool.checkpoint.layout import Cause, is_licence
 from csf_tool.checkpoint.logical import LogicalShard, logical_index, logical_shards, new_index
@@ -108,14 +108,18 @@ def _side_files(
 ) -> list[SideFile]:
     """Everything beside the shards in the order of writing: configs and index last.
 
-    A config that no reader takes is carried as it is, and noted: no byte of the shards depends on it.
+    A config that no reader takes is carried as it is, and noted, if it speaks of no CSF: no byte of the shards
+    depends on it.
     """
 
     def unmarked(raw: bytes, name: str) -> bytes:
         try:
             return strip_encoding(raw, name)
         except CheckpointError as error:
-            notes.append(f"{error}: carried over as it is, marks of CSF in it included")
+            if mentions_encoding(raw):
+                problem = f"{error.problem}: the marks of CSF in it cannot be taken out; download it again"
+                raise CheckpointError(problem, error.code, name) from error
+            notes.append(f"{error}: carried over as it is")
             return raw
 
     restored = all(shard.sha256 for shard in shards)
