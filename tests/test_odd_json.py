@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from tests.building import MXFP4, NVFP4, Codec, mini_container, mini_dense
+from tests.building import MXFP4, NVFP4, Codec, mini_container, mini_dense, mini_hf
 from tests.commands import run, says
 from tests.odd_json import PUBLISHED, TAKEN_DIFFERENTLY, UNREADABLE
 
@@ -144,3 +144,14 @@ def test_a_config_that_no_reader_takes(tmp_path: Path, name: str) -> None:
     with_files(dense, raw, CONFIGS)
     says(run("compress", dense, tmp_path / "other"), "not compressed: config.json: ")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_module_with_two_recipes_is_a_fault(tmp_path: Path) -> None:
+    """Recipes say which modules are CSF: the lost one was another module's, or says something else."""
+    csf = mini_hf(tmp_path / "csf")
+    config = (csf / "config.json").read_bytes().replace(b"layers.1.mlp", b"layers.0.mlp")
+    (csf / "config.json").write_bytes(config)
+    says(run("verify", csf), "model.layers.0.mlp.experts: stands twice among the recipes", "FAILED")
+    says(run("convert", csf, tmp_path / "box", "--to", "container"), "not converted: ")
+    assert run("expand", csf, tmp_path / "back").exit_code == 0
+    assert MARK not in (tmp_path / "back" / "config.json").read_bytes()
