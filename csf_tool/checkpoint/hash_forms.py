@@ -67,14 +67,14 @@ def _decoded(raw: bytes) -> str:
 
 
 def what_it_is(raw: bytes) -> str:
-    """What a file is that is no list, as its start tells."""
+    """The content of a file that is no list, as its start tells."""
     text = _decoded(raw)
     lines = [line for line in lines_of(text) if line and not line.startswith("#")]
     if not lines:
         return "holds no line but comments" if text.strip() else "is empty"
     found = wrong_content(raw[:HEAD_BYTES], "a list of hashes")
     if found and found.code is not Code.SAVED_MESSAGE:
-        return found.problem.partition(": ")[0]
+        return found.problem
     if any(line.endswith((": OK", ": FAILED", ": FAILED open or read")) for line in lines):
         return "is a report of sha256sum --check, not its list"
     if re.fullmatch(r"[0-9a-f]{10} [*-] .+", lines[0]):
@@ -259,7 +259,7 @@ def _entry(entry: Any) -> Listed | None:
 
 
 def _digests(entry: dict[str, Any]) -> Iterator[Any]:
-    """What stands where a SHA-256 belongs, in the entries of each program."""
+    """The values that stand where a SHA-256 belongs, in the entries of each program."""
     for inside in (entry, entry.get("lfs"), entry.get("Hashes"), entry.get("hashes")):
         if isinstance(inside, dict):
             yield from (inside[key] for key in _DIGEST_KEYS if key in inside)

@@ -158,7 +158,7 @@ def _is_at(path: Path, at: Place) -> bool:
 
 
 def _comments(raw: bytes, names: Container[str], where: str) -> tuple[dict[str, str], dict[str, int], list[Problem]]:
-    """What our own lists state in comments: their origin, the sizes of files; and contradictions in these."""
+    """The comments of our own lists: their origin, the sizes of files, and contradictions in these."""
     origin: dict[str, str] = {}
     sizes: dict[str, int] = {}
     faults: list[Problem] = []

@@ -1,4 +1,4 @@
-"""Which files of a checkpoint the names of a list stand for: names are paths on the machine where it was made.
+"""Files of a checkpoint that the names of a list stand for: paths on the machine where it was made.
 
 One folder of that machine is this checkpoint's: what stands before the names in common is found by the files that are
 here. A name that may be two files, or a file that has two names with different hashes, is refused.

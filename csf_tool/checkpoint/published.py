@@ -10,6 +10,7 @@ from csf_tool.checkpoint.downloads import NOTES
 from csf_tool.checkpoint.hash_lines import Listed
 from csf_tool.checkpoint.hash_list import HashList, can_list, read_entries
 from csf_tool.checkpoint.hash_places import Place
+from csf_tool.checkpoint.hub_cache import Snapshot
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import CsfFormat
@@ -88,9 +89,8 @@ def mixed_revisions(checkpoint: Checkpoint) -> list[Problem]:
 
 def known_origin(checkpoint: Checkpoint) -> tuple[str | None, str | None]:
     """The repository and the revision that a checkpoint came from, as far as its place or its notes tell."""
-    match = re.search(r"models--([^/]+)--([^/]+)/snapshots/([^/]+)", checkpoint.root.absolute().as_posix())
-    if match:
-        return f"{match[1]}/{match[2]}", match[3]
+    if (snapshot := Snapshot.at(checkpoint.root)) and snapshot.revision:
+        return snapshot.repo_id, snapshot.revision
     commits = list(download_commits(checkpoint))
     return None, commits[0] if len(commits) == 1 else None
 

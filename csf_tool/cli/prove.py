@@ -41,7 +41,8 @@ def verify(
     manifest: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="SHA-256 of files as sha256sum or --save-hashes lists them: nobody published them."
+            metavar="FILE",
+            help="SHA-256 of files as sha256sum or --save-hashes lists them: nobody published them.",
         ),
     ] = None,
     quick: Annotated[
