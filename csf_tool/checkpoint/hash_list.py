@@ -4,6 +4,7 @@ sha256sum passes comments over, so `sha256sum -c` reads our lists. Every list is
 beside the shards or was saved elsewhere.
 """
 
+import os
 import re
 from collections.abc import Container
 from dataclasses import dataclass, field
@@ -154,7 +155,7 @@ def read_hash_list(path: Path, at: Place | None = None) -> HashList:
 
 
 def _is_at(path: Path, at: Place) -> bool:
-    return path.absolute().parent.resolve() == at.root.resolve()
+    return os.path.realpath(path.absolute().parent) == os.path.realpath(at.root)
 
 
 def _comments(raw: bytes, names: Container[str], where: str) -> tuple[dict[str, str], dict[str, int], list[Problem]]:

@@ -57,7 +57,7 @@ class Place:
 
     def is_named(self, there: tuple[str, ...]) -> bool:
         """Whether a folder of a list has this folder's name, or is this very folder."""
-        real = self.root.resolve()
+        real = Path(os.path.realpath(self.root))
         return there[-1:] in ((self.root.name,), (real.name,)) or there == real.parts
 
     def folders(self) -> list[str]:

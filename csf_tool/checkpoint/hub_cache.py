@@ -109,7 +109,7 @@ def name_what_the_cache_lacks(checkpoint: Checkpoint) -> None:
 
 def _words_for_missing(checkpoint: Checkpoint, missing: list[str]) -> str:
     """The shards of a snapshot that are there, by number, and those that are not, by their first names."""
-    there = len(checkpoint.shards)
+    total = len(checkpoint.shards) + len(checkpoint.lacking)
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     names = f"{', '.join(missing[:_NAMED])}{more}"
-    return f"the Hub cache has {there} of {count(there + len(checkpoint.lacking), 'shard')} and lacks {names}"
+    return f"the Hub cache has {total - len(missing)} of {count(total, 'shard')} and lacks {names}"

@@ -62,7 +62,7 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
 
 def no_such_place(path: Path) -> UsageError:
     """The error of a path that leads nowhere, as a link in a Hub cache does whose blob is missing."""
-    advice = advise_download(path, "") if path.is_symlink() or exists(path.parent) else ""
+    advice = advise_download(path, "") if exists(path.parent) else ""
     return UsageError("no such file or folder" + (f": {advice}" if advice else ""), file=str(path))
 
 
