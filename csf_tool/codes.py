@@ -80,7 +80,7 @@ class Code(StrEnum):
     SIZE_DIFFERS = "size-differs", "The file is not as long as a manifest or a list says."
     SOURCE_DIFFERS = "source-differs", "What the streams decode to is not what the original had."
     CANNOT_BE_REBUILT = "cannot-be-rebuilt", "The original shard cannot be rebuilt: some of its bytes cannot be had."
-    OTHER_LIST = "other-list", "The list of hashes is of another repository or revision."
+    OTHER_LIST = "other-list", "The list of hashes is of another repository, revision or folder."
 
     # Streams and planes
     BASE_TOO_HIGH = "base-too-high", "A row's base is above the highest of the format."

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.downloads import unfinished_downloads
+from csf_tool.checkpoint.hub_cache import advise_download
 from csf_tool.checkpoint.index import INDEX_SUFFIX
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.layout import Layout
@@ -39,11 +40,12 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
         return CheckpointError(problem, Code.RUN_UNFINISHED, str(path))
     if partial := unfinished_downloads(path):
         files = f"{count(len(partial), 'unfinished file')}, as {partial[0].name}"
-        problem = f"an incomplete download ({files}): download it again"
+        problem = f"an incomplete download ({files}): {advise_download(path, 'download it again')}"
         return CheckpointError(problem, Code.DOWNLOAD_BEGUN, str(path))
     for layout in LAYOUTS:
         if layout.has_remains(path):
-            problem = f"a {layout.words} without its {layout.main_document}: download that file again"
+            advice = advise_download(path, "download that file again")
+            problem = f"a {layout.words} without its {layout.main_document}: {advice}"
             return CheckpointError(problem, Code.MISSING_FILE, str(path))
     children = names_in(path)
     if not children:
@@ -53,7 +55,15 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
     inner = [name for name in children if _may_be_one(path / name)]
     inner = inner or [f"snapshots/{name}" for name in names_in(path / "snapshots")]
     hint = f"; did you mean {path / inner[0]}?" if inner else _other_weights(children)
+    if not hint and (advice := advise_download(path, "")):
+        hint = f"; {advice}"
     return no_files_of_one(path, hint)
+
+
+def no_such_place(path: Path) -> UsageError:
+    """The error of a path that leads nowhere, as a link in a Hub cache does whose blob is missing."""
+    advice = advise_download(path, "") if exists(path.parent) else ""
+    return UsageError("no such file or folder" + (f": {advice}" if advice else ""), file=str(path))
 
 
 def _may_be_one(folder: Path) -> bool:
@@ -97,7 +107,7 @@ def no_shard_can_be_read(path: Path, listed_by: str, names: list[str], problems:
     elif layout := _listing(path.parent):
         refusal += f": this is a folder inside a {layout.name}; give {path.parent}"
     else:
-        download = f"download the {SHARD_SUFFIX} files as well"
+        download = advise_download(path, f"download the {SHARD_SUFFIX} files as well")
         refusal += f": none that {listed_by} lists is there, as {names[0]}; {download}"
     return CheckpointError(refusal, code, str(path))
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, quantization_config
 from csf_tool.checkpoint.cross_check import cross_check, note_stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
+from csf_tool.checkpoint.hub_cache import name_what_the_cache_lacks
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.layout import Folder, HuggingFace, Layout, SingleFile, shard_files
@@ -17,6 +18,7 @@ from csf_tool.checkpoint.no_checkpoint import (
     no_files_of_one,
     no_safetensors_file,
     no_shard_can_be_read,
+    no_such_place,
     not_a_checkpoint,
 )
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes
@@ -56,8 +58,9 @@ def open_checkpoint(source: str | Path | Repository) -> Checkpoint:
         if is_file(path):
             return _open_file(path)
         if not is_folder(path):
-            raise UsageError("no such file or folder", file=str(path))
+            raise no_such_place(path)
         checkpoint = _open_folder(path)
+        name_what_the_cache_lacks(checkpoint)
         _note_leftovers(checkpoint)
         return checkpoint
     except PermissionError as error:

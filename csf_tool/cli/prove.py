@@ -41,7 +41,8 @@ def verify(
     manifest: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="SHA-256 of files as sha256sum or --save-hashes lists them: nobody published them."
+            metavar="FILE",
+            help="SHA-256 of files as sha256sum or --save-hashes lists them: nobody published them.",
         ),
     ] = None,
     quick: Annotated[
@@ -66,6 +67,7 @@ def verify(
     """
     from csf_tool.checkpoint.hash_list import read_hash_list
     from csf_tool.checkpoint.page_cache import should_drop_cache
+    from csf_tool.checkpoint.published import place_of
     from csf_tool.coders.decoder import NumpyDecoder, make_decoder
     from csf_tool.prove.verify import VerifyOptions
     from csf_tool.prove.verify import verify as run
@@ -90,7 +92,7 @@ def verify(
         published=_listed_hashes(hub) if hub else [],
         only=tuple(only or ()),
         quick=quick,
-        listed=read_hash_list(manifest) if manifest else None,
+        listed=read_hash_list(manifest, place_of(opened)) if manifest else None,
         save_hashes=save_hashes.name if save_hashes else "",
     )
     with progress_bar() as progress:

@@ -121,7 +121,8 @@ def _indexed(checkpoint: Checkpoint) -> list[Shard]:
     shards = {shard.name: shard for shard in checkpoint.shards}
     indexed = sorted(set(checkpoint.index.weight_map.values()))
     if missing := [name for name in indexed if name not in shards]:
-        problem = "not there or not readable: an incomplete checkpoint has no identity"
+        known = (problem.problem for problem in checkpoint.problems if problem.file == missing[0])
+        problem = f"an incomplete checkpoint has no identity: {next(known, 'not there')}"
         raise CheckpointError(problem, Code.MISSING_FILE, missing[0])
     return [shards[name] for name in indexed]
 
