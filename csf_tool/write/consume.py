@@ -15,7 +15,7 @@ from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.new_file import lock, sync_folder
 from csf_tool.disk.own_files import OWN_FOLDER
-from csf_tool.disk.paths import holds_files, safe_relative
+from csf_tool.disk.paths import relative_files, safe_relative
 from csf_tool.disk.reader import RandomReader, drop_cache
 from csf_tool.errors import EnvironmentFault, UsageError
 from csf_tool.text import escape
@@ -32,6 +32,9 @@ def require_consumable(checkpoint: Checkpoint) -> None:
     """
     if checkpoint.hub:
         raise UsageError(f"--consume-source: {checkpoint.label} is on the Hub: csf-tool removes nothing there")
+    if checkpoint.aside and not checkpoint.index and len(checkpoint.shards) > 1:
+        problem = f"--consume-source: no index says that {checkpoint.aside[0]} does not count: move it away first"
+        raise UsageError(problem, Code.SHARED_SOURCE)
     for shard in checkpoint.shards:
         if reason := _why_not(shard):
             problem = f"--consume-source: {shard.name} {reason}: nothing was removed or written"
@@ -83,7 +86,9 @@ def finish_removal(source: Path, destination: Path) -> bool:
     """
     if not is_complete(destination):
         noted = finished_run(destination)
-        return noted.get("root") == source_root(source) and not holds_files(source, SHARD_SUFFIX)
+        aside = noted.get("aside", [])
+        left = [name for name in relative_files(source) if name.endswith(SHARD_SUFFIX) and escape(name) not in aside]
+        return noted.get("root") == source_root(source) and not left
     journal = Journal(destination)
     run = journal.run()
     if run is None or run.root != source_root(source):
