@@ -30,9 +30,8 @@ def test_every_command_says_so_in_one_line(tmp_path: Path, names: list[str], exp
         write_shard(root / name, COMMON + own)
     write_json(root / "config.json", {"model_type": "mini"})
     for command in ("stats", "plan", "inspect", "verify", "identity", "expand", "compress", "convert"):
-        words = {"expand": [tmp_path / "out"], "compress": [tmp_path / "out"]}.get(command, [])
-        words = [tmp_path / "out", "--to", "hf"] if command == "convert" else words
-        result = run(command, root, *words)
+        destination = [tmp_path / "out"] if command in ("expand", "compress", "convert") else []
+        result = run(command, root, *destination, *(["--to", "hf"] if command == "convert" else []))
         assert result.exit_code == 1
         assert len(result.output.splitlines()) == 1
         says(result, "one file a rank (tensor parallel), each with its part of the tensors: not a checkpoint that can")
@@ -57,7 +56,7 @@ def test_ordinary_sets_are_no_ranks(tmp_path: Path) -> None:
     assert run("stats", tmp_path / "from 0").exit_code == 0
     write_shard(tmp_path / "copy" / "model.safetensors", COMMON)
     write_shard(tmp_path / "copy" / "model (1).safetensors", COMMON)
-    assert "rank" not in run("stats", tmp_path / "copy").output
+    assert "tensor parallel" not in run("stats", tmp_path / "copy").output
 
 
 def test_ranks_beside_an_index_are_left_aside(tmp_path: Path) -> None:

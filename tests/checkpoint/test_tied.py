@@ -73,7 +73,6 @@ def test_all_commands_go_on(tmp_path: Path, to: str) -> None:
     lists(mini_dense(dense))
     for words in (
         ["stats", dense],
-        ["plan", dense],
         ["verify", dense],
         ["identity", dense, "--hash"],
         ["compress", dense, csf, "--to", to, "--keep-larger"],
