@@ -366,11 +366,10 @@ def test_where_nothing_decides_one_line_says_so(tmp_path: Path, stray: Stray) ->
         )
 
 
-def test_a_consumed_single_file_without_an_index_must_be_alone(tmp_path: Path) -> None:
+def test_a_source_without_an_index_is_not_consumed_beside_what_was_left_aside(tmp_path: Path) -> None:
     root = mini_dense(tmp_path / "root")
     single(root)
     no_index(root)
-    write_shard(root / "model-mtp.safetensors", MTP)
     result = run("compress", root, tmp_path / "out", "--keep-larger", "--consume-source", "--yes")
     assert result.exit_code == 2
     says(result, f"no index says that {ONE} does not count: move it away first")

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -44,8 +44,7 @@ _COMPLETE = "complete"
 _LONGEST_NAME = 200
 _ATTEMPTS = 20
 _PAUSE_SECONDS = 0.05
-_NAMED = ("label", "root")
-_NOT_COMPARED = (*_NAMED, "aside")
+_NOT_COMPARED = ("label", "root")
 """Parts of a run's description that may differ in a run that continues it."""
 
 SCHEMA = "csf-tool.journal/1"
@@ -63,8 +62,6 @@ class Run:
     options: dict[str, Any]
     label: str = ""
     root: str = ""
-    aside: list[str] = field(default_factory=list)
-    """The source's shards that were left aside: they are still there when all others have been removed."""
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> "Run":
@@ -75,10 +72,7 @@ class Run:
         """
         try:
             options = dict(found["options"])
-            label, root = (str(found[key]) for key in _NAMED)
-            return cls(
-                str(found["operation"]), str(found["source"]), options, label, root, list(found.get("aside", ()))
-            )
+            return cls(str(found["operation"]), str(found["source"]), options, *(str(found[k]) for k in _NOT_COMPARED))
         except (ValueError, TypeError, LookupError) as error:
             problem = "does not say what it is the journal of"
             raise CheckpointError(problem, Code.DAMAGED_JOURNAL, f"{OWN_FOLDER}/{DESCRIPTION}") from error
