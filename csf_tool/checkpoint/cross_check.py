@@ -15,6 +15,7 @@ from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.problems import Problem, Problems, errors
 from csf_tool.checkpoint.scale_warnings import doubtful_scales, warn_of_doubtful, warn_of_stacked
 from csf_tool.checkpoint.stated_precision import compare_precision
+from csf_tool.checkpoint.tied import TIED_KEY, tied_names
 from csf_tool.codes import Code
 from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.disk.reader import exists, is_folder
@@ -56,9 +57,13 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
     index, problems = checkpoint.index, checkpoint.problems
     assert index is not None
     readable = {shard.name for shard in checkpoint.shards}
+    tied = tied_names(index.root, index.weight_map.keys() - stored.row_of.keys())
     for name, shard in index.weight_map.items():
         row = stored.row_of.get(name)
-        if row is None and shard in readable:
+        if row is None and name in tied and shard in readable:
+            text = f"{index.name} places it here, and no shard holds it: {TIED_KEY} in the config explains that"
+            problems.warn(text, Code.INDEX_NAMES_MISSING_TENSOR, shard, name)
+        elif row is None and shard in readable:
             text = f"{index.name} places it here, the shard does not hold it"
             problems.error(text, Code.INDEX_NAMES_MISSING_TENSOR, shard, name)
         elif row is not None and stored.shards[row].name != shard:

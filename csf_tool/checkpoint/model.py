@@ -304,6 +304,10 @@ class Checkpoint:
     layout: Layout
     shards: list[Shard] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
+    """Shards that are here and do not count: the index lists others, which hold their tensors."""
+    all_shards: bool = False
+    """Whether no shard was to be left aside."""
     plane_table: PlaneTable = field(default_factory=lambda: PlaneTable(Stored([])))
     dense_table: DenseTable = field(default_factory=lambda: DenseTable(Stored([])))
     index: Index | None = None
@@ -341,7 +345,7 @@ class Checkpoint:
             EnvironmentFault: a file cannot be fetched.
         """
         if self.hub:
-            self.hub.fetch_side_files({shard.name for shard in self.shards}, endings)
+            self.hub.fetch_side_files({*(shard.name for shard in self.shards), *self.aside}, endings)
 
     def stop_fetching(self) -> None:
         """Give up what is still being fetched, if it is on the Hub: nothing more can be read from there."""

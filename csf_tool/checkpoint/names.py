@@ -24,6 +24,10 @@ STREAM_MARK = "_csf_"
 """Part of every stream's name and of hardly any other: a quick test before the thorough one."""
 
 
+PREDECESSOR_STREAMS = {"x4t_fixed", "x4t_exceptions"}
+"""Last parts of the names of streams of x4t, the predecessor of CSF."""
+
+
 class StreamName(NamedTuple):
     """A stream's name taken apart."""
 

@@ -38,6 +38,10 @@ def read_shard(checkpoint: Checkpoint, name: str, problems: Problems) -> Shard:
     problems += [Problem(fault.problem, fault.code, name, fault.tensor) for fault in header.faults]
     for dtype in sorted(set(header.dtypes) - DTYPES.keys()):
         first = header.names[header.dtypes.index(dtype)]
+        if not dtype.strip():
+            text = "has no dtype: a placeholder that its writer never filled, for which safetensors refuses the file"
+            problems.error(text, Code.INVALID_HEADER, name, first)
+            continue
         text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
         problems.warn(text, Code.UNKNOWN_DTYPE, name, first)
     return Shard(name, path, size, mtime_ns, header, remote)

@@ -6,7 +6,7 @@ import typer
 
 from csf_tool.choices import GroupBy
 from csf_tool.cli.command import check_figure, guarded, open_argument, say, show
-from csf_tool.cli.options import CheckpointArgument, FigureOption, JsonOption
+from csf_tool.cli.options import AllShardsOption, CheckpointArgument, FigureOption, JsonOption
 from csf_tool.errors import UsageError
 
 
@@ -21,6 +21,7 @@ def stats(
             "--scales", help="Read and decode all scales, too, and count NaN, negative and zero bytes a layer."
         ),
     ] = False,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Report compressed against dense scale sizes, from the headers alone unless --scales asks for more.
@@ -37,7 +38,7 @@ def stats(
     from csf_tool.text import size
 
     check_figure(figure)
-    opened = open_argument(checkpoint)
+    opened = open_argument(checkpoint, all_shards=all_shards)
     found = collect_stats(opened)
     if figure:
         from csf_tool.report.figures import save, stats_figure
@@ -71,6 +72,7 @@ def inspect(
     values: Annotated[bool, typer.Option("--values", help="Print a corner of the plane as numbers.")] = False,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Planes to list in each order.")] = 10,
     figure: FigureOption = None,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Look into one plane, or rank all of them by exceptions and by bytes saved.
@@ -86,7 +88,7 @@ def inspect(
     from csf_tool.report.inspection import plane_json, plane_report, ranking_json, ranking_report
 
     check_figure(figure)
-    opened = open_argument(checkpoint)
+    opened = open_argument(checkpoint, all_shards=all_shards)
     print_problems(opened.problems)
     chosen = choose_planes(opened, plane)
     if len(chosen) == 1:
@@ -117,6 +119,7 @@ def plan(
     ] = None,
     tp: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs that the stacks are divided among.")] = 1,
     figure: FigureOption = None,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Compare GPU memory: scales decoded when loading, or kept compressed and decoded before each product.
@@ -137,7 +140,7 @@ def plan(
         memory = parse_size(gpu_memory) if gpu_memory else None
     except ValueError as error:
         raise UsageError(f"--gpu-memory: {error}") from error
-    opened = open_argument(checkpoint)
+    opened = open_argument(checkpoint, all_shards=all_shards)
     found = make_plan(opened, resident, memory, tp)
     if figure:
         from csf_tool.report.figures import plan_figure, save

@@ -7,7 +7,7 @@ import typer
 
 from csf_tool.choices import CrossCheck, IdentityBy
 from csf_tool.cli.command import check_new_file, guarded, open_argument, say, show
-from csf_tool.cli.options import CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
+from csf_tool.cli.options import AllShardsOption, CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
 from csf_tool.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def verify(
     ] = None,
     jobs: JobsOption = None,
     drop_cache: CacheOption = None,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Prove the decoded bytes, bit for bit, by every hash there is, and say what could not be proved.
@@ -81,8 +82,8 @@ def verify(
         raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
     if save_hashes:
         check_new_file("--save-hashes", save_hashes)
-    opened = open_argument(checkpoint)
-    reference = open_argument(against) if against else None
+    opened = open_argument(checkpoint, all_shards=all_shards)
+    reference = open_argument(against, all_shards=all_shards) if against else None
     decoder = NumpyDecoder() if quick else make_decoder(device, cross_check, say)
     options = VerifyOptions(
         jobs=jobs or default_jobs(),
@@ -121,6 +122,7 @@ def identity(
     compute_hashes: Annotated[
         bool, typer.Option("--hash", help="Hash every shard instead of trusting records.")
     ] = False,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Print the content identity that launchers pin, and its basis: the same for the same files wherever they are from.
@@ -138,7 +140,7 @@ def identity(
     from csf_tool.report.convert import identity_json
     from csf_tool.report.progress import progress_bar
 
-    opened = open_argument(checkpoint)
+    opened = open_argument(checkpoint, all_shards=all_shards)
     with progress_bar() as progress:
         found = find_identity(opened, by, progress, compute_hashes=compute_hashes)
     print_problems(found.problems)

@@ -108,10 +108,11 @@ def compare_side_files(
     sides = checkpoint, reference
     ours, theirs = (_wanted(files_beside(side), shards_only) for side in sides)
     folder = checkpoint.layout.model_root.relative_to(checkpoint.root)
+    aside = {*checkpoint.aside, *reference.aside}
     for name in sorted({*ours, *theirs} - {shard.name for side in sides for shard in side.shards}):
         mine, other = ours.get(name), theirs.get(name)
         if mine is None or other is None:
-            if mine is None or _is_complete(reference):
+            if name not in aside and (mine is None or _is_complete(reference)):
                 found.problems.append(Problem(*(_MISSING if mine is None else _SURPLUS), (folder / name).as_posix()))
         elif not _is_left_out(checkpoint, mine) and not _is_left_out(reference, other):
             found.files += 1

@@ -356,6 +356,8 @@ class _Verification:
             result.why_uncompared = "--only reads shards alone"
         elif options.tensors_only:
             result.why_uncompared = "--tensors-only leaves them out"
+        elif set(uncompared) & set(self._checkpoint.aside):
+            result.why_uncompared = "shards that were left aside"
         elif any(is_far(self._checkpoint, name) for name in uncompared):
             result.why_uncompared = "not fetched"
 

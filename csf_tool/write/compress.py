@@ -206,7 +206,7 @@ def compress(
 def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
     """The error of a checkpoint without planes to compress."""
     if not checkpoint.misfits:
-        return UsageError(f"{checkpoint.label}: holds no FP4 block scales")
+        return UsageError(f"{checkpoint.label}: holds no FP4 block scales ({checkpoint.kind})")
     first, number = checkpoint.misfits[0], len(checkpoint.misfits)
     stay = "1 block scale stays" if number == 1 else f"{number} block scales stay"
     problem = f"0 planes matched: {stay} dense, as {first.plane.name}: {first.reason}"

@@ -26,6 +26,7 @@ from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import SideFile, beside, config_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
+from csf_tool.checkpoint.tied import tied_names
 from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat, format_by_name, titles
 from csf_tool.codes import Code
@@ -238,8 +239,12 @@ def _stored_index(checkpoint: Checkpoint, earlier: Earlier, shards: list[OutputS
     streams = {p.name: (p.fixed.tensor.name, p.exceptions.tensor.name) for p in checkpoint.planes}
     index = read_index(root, name) if found else None
     weight_map: dict[str, str] = {}
-    for dense in index.weight_map if index else ():
+    listed = index.weight_map if index else {}
+    tied = tied_names(root, [name for name in listed if name not in streams and name not in placed])
+    for dense in listed:
         for stored in streams.get(dense, (dense,)):
+            if stored in tied:
+                placed[stored] = listed[stored]
             if stored not in placed:
                 problem = f"lists {dense}, which no shard holds"
                 raise CheckpointError(problem, Code.INDEX_NAMES_MISSING_TENSOR, str(name))

@@ -59,7 +59,8 @@ class Earlier:
         Destination(destination, checkpoint.root)
         journal, consumed = Journal(destination), consumed_shards(destination)
         root = "" if checkpoint.hub else source_root(checkpoint.root)
-        run = Run(operation, fingerprint(checkpoint, consumed), wanted or {}, escape(checkpoint.label), root)
+        chosen = {**(wanted or {}), **({"all_shards": True} if checkpoint.all_shards else {})}
+        run = Run(operation, fingerprint(checkpoint, consumed), chosen, escape(checkpoint.label), root)
         result = None if options.compares else finished_result(destination, run)
         if result is None and not options.compares and not holds_files(destination, SHARD_SUFFIX):
             journal.require_begun_or_empty()  # before there is work to lose; folders with shards are examined later
