@@ -16,7 +16,6 @@ from csf_tool.checkpoint.names import (
     STREAM_MARK,
     WEIGHTS_OF_SCALE,
     Patterns,
-    expert_group_of,
     is_stream_suffix,
     layer_of,
 )
@@ -69,7 +68,7 @@ def check_completeness(checkpoint: Checkpoint, stored: Stored) -> None:
     if not _may_lie_elsewhere(checkpoint):
         faults += [*search.without_scale(), *search.orphans(), *search.without_global(), *search.without_input()]
         faults += search.halves()
-    checkpoint.problems += _grouped(faults, stored)
+    checkpoint.problems += _grouped(faults, checkpoint, stored)
     checkpoint.incomplete = dict(Counter(fault.code for fault in faults))
 
 
@@ -115,12 +114,14 @@ def _may_lie_elsewhere(checkpoint: Checkpoint) -> bool:
     return bool(is_numbered) or any(name.endswith(".index.json") for name in names_in(checkpoint.root))
 
 
-def _grouped(faults: list[_Fault], stored: Stored) -> list[Problem]:
+def _grouped(faults: list[_Fault], checkpoint: Checkpoint, stored: Stored) -> list[Problem]:
     """One problem for all faults of one kind in one layer, or in one layer's experts."""
     groups: dict[tuple[Code, Severity, str, str], list[_Fault]] = defaultdict(list)
     for fault in faults:
         name = stored.names[fault.row]
-        groups[fault.code, fault.severity, fault.text, expert_group_of(name) or layer_of(name)].append(fault)
+        groups[fault.code, fault.severity, fault.text, checkpoint.experts.group_of(name) or layer_of(name)].append(
+            fault
+        )
     problems = []
     for (code, severity, text, group), found in groups.items():
         first, *others = (stored.names[fault.row] for fault in found)
@@ -149,16 +150,13 @@ class _Search:
             self._formats |= zip(table.modules, map(formats.__getitem__, table.kind_of), strict=True)
         self._named = {problem.tensor for problem in checkpoint.problems}
         self._pattern = Patterns().of
-        self._units: dict[str, str] = {}
 
     # What is compared
 
     def _unit(self, module: str) -> str:
         """The experts of a layer that a module belongs to, or else the module around it."""
-        parent = module.rpartition(".")[0]
-        if parent not in self._units:
-            self._units[parent] = expert_group_of(f"{parent}.") or parent
-        return self._units[parent]
+        expert = self._checkpoint.experts.of(module)
+        return expert.group if expert else module.rpartition(".")[0]
 
     @cached_property
     def _siblings(self) -> dict[tuple[object, ...], dict[CsfFormat, _Sibling]]:

@@ -8,6 +8,7 @@ from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from csf_tool.checkpoint.experts import Experts, projections_of
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.layout import Layout
 from csf_tool.checkpoint.names import WEIGHTS_OF_SCALE, module_of
@@ -243,7 +244,12 @@ class _Columns:
     @cached_property
     def projections(self) -> list[str]:
         """The projection of each, once the table is complete."""
-        return [module.rpartition(".")[2] for module in self.modules]
+        return projections_of(self.modules, self.kind_of, self.stored)
+
+    @cached_property
+    def experts(self) -> Experts:
+        """The routed experts among them, once the table is complete."""
+        return Experts.among(self.modules, self.kind_of, self.stored)
 
     def place_of(self, kind: PlaneKind) -> int:
         """The place of a kind in `kinds`, where it is put if need be."""
@@ -357,6 +363,11 @@ class Checkpoint:
     def dense_planes(self) -> list[DensePlane]:
         """The block scales that are stored dense, in the order in which they are stored."""
         return list(self.dense_table)
+
+    @cached_property
+    def experts(self) -> Experts:
+        """The routed experts, by the names of modules."""
+        return self.dense_table.experts.and_those(self.plane_table.experts)
 
     def tensors(self) -> Iterator[Located]:
         """Every stored tensor, shard by shard in the order of the data."""

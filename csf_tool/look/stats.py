@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from csf_tool.checkpoint.experts import counts_experts
 from csf_tool.checkpoint.model import Checkpoint, DenseTable, PlaneTable
 from csf_tool.checkpoint.names import layers_of, natural_key
 from csf_tool.checkpoint.problems import Problem
@@ -150,7 +151,13 @@ def _dense_groups(table: DenseTable) -> dict[_Group, Totals]:
 def _groups(table: PlaneTable | DenseTable, rows: list[int]) -> list[_Group]:
     """The group of each plane; the tensors in `rows` say in which shard it lies."""
     shards = [table.stored.shards[row].name for row in rows]
-    return list(zip(layers_of(table.names), shards, table.projections, table.kind_of, strict=True))
+    return list(zip(_layers(table), shards, table.projections, table.kind_of, strict=True))
+
+
+def _layers(table: PlaneTable | DenseTable) -> list[str]:
+    """The layer of each plane; where experts' numbers stand before layers', names have to be taken apart."""
+    layers = list(layers_of(table.names))
+    return list(map(table.experts.layer_of, table.names)) if any(map(counts_experts, set(layers))) else layers
 
 
 def _total(parts: Iterable[Totals]) -> Totals:

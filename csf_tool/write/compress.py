@@ -16,9 +16,10 @@ from typing import Any
 
 from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.config import CONFIG_FILES, covering_recipe, mark_encoding, model_type, recipes
+from csf_tool.checkpoint.experts import USUAL
 from csf_tool.checkpoint.index import INDEX_NAME, index_document
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Shard
-from csf_tool.checkpoint.names import expert_group_of, module_of
+from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import Beside, SideFile, beside, config_files, rewritten_configs
@@ -214,7 +215,7 @@ def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
 
 def _target(checkpoint: Checkpoint, options: CompressOptions) -> TargetLayout:
     """The layout to write: the one given, or the one for which readers of the format exist."""
-    formats = formats_meant(checkpoint.dense_planes, options.rules, checkpoint.doubtful)
+    formats = formats_meant(checkpoint.dense_planes, options.rules, checkpoint.doubtful, checkpoint.experts)
     default = target_for(formats)
     target = TARGETS[options.layout] if options.layout else default
     if refusal := target.refusal(formats, checkpoint.shards):
@@ -249,7 +250,7 @@ def _choose(
     """Choose the planes to compress, and list those that stay dense, each with the reason."""
     planes = checkpoint.dense_planes
     modules = None if target.layout.keeps_dense_files else _marked_modules(planes, configs)
-    selection = select(planes, rules, modules, measure, checkpoint.doubtful)
+    selection = select(planes, rules, modules, measure, checkpoint.doubtful, checkpoint.experts)
     if not selection.chosen:
         first = selection.left[0]
         stay = f"{len(selection.left)} block scales stay dense, as {first.plane.name}: {first.reason}"
@@ -273,7 +274,7 @@ def _marked_modules(planes: Iterable[DensePlane], configs: Mapping[str, Any]) ->
 
 def _marked_module(name: str, known: set[str]) -> str:
     module = module_of(name)
-    return covering_recipe(module, known) or expert_group_of(name) or module
+    return covering_recipe(module, known) or USUAL.group_of(name) or module
 
 
 def _unmarked(configs: Mapping[str, Any], choice: _Choice) -> list[str]:

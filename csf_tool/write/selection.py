@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
+from csf_tool.checkpoint.experts import USUAL, Experts
 from csf_tool.checkpoint.model import DensePlane
-from csf_tool.checkpoint.names import expert_group_of
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
 
 
@@ -30,13 +30,13 @@ class Rules:
     keep_larger: bool = False
     allow_padded: bool = False
 
-    def refusal(self, plane: DensePlane, doubt: str | None) -> str | None:
+    def refusal(self, plane: DensePlane, doubt: str | None, experts: Experts) -> str | None:
         """Why a plane stays dense whatever its scales are, or None. `doubt` says why its order is unknown."""
         if _matches(plane.name, self.exclude):
             return "excluded by --exclude"
         if self.include and not _matches(plane.name, self.include):
             return "not included by --include"
-        if not self.include and expert_group_of(plane.name) is None:
+        if not self.include and experts.of_tensor(plane.name) is None:
             return "not a routed expert's"
         if doubt and not self.allow_padded:
             return f"its layout is unknown, {doubt} (--allow-padded takes it as it is)"
@@ -47,11 +47,13 @@ def _matches(name: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-def formats_meant(planes: Sequence[DensePlane], rules: Rules, doubtful: Mapping[str, str]) -> list[CsfFormat]:
+def formats_meant(
+    planes: Sequence[DensePlane], rules: Rules, doubtful: Mapping[str, str], experts: Experts
+) -> list[CsfFormat]:
     """The formats of the planes that the rules allow, before a plane is read; where they allow none, of all."""
     formats = {plane.fmt.name: plane.fmt for plane in planes}  # a name's hash is at hand, a format's is not
     if len(formats) > 1:  # otherwise no name of a plane has to be looked at
-        meant = (plane for plane in planes if not rules.refusal(plane, doubtful.get(plane.name)))
+        meant = (plane for plane in planes if not rules.refusal(plane, doubtful.get(plane.name), experts))
         formats = {plane.fmt.name: plane.fmt for plane in meant} or formats
     return list(formats.values())
 
@@ -103,6 +105,7 @@ def select(
     module_of_plane: Mapping[str, str] | None,
     count_exceptions: Callable[[list[DensePlane]], dict[str, int]],
     doubtful: Mapping[str, str] = MappingProxyType({}),
+    experts: Experts = USUAL,
 ) -> Selection:
     """Choose among the dense planes of a checkpoint; of those in `doubtful` the order of the scales is unknown.
 
@@ -111,7 +114,7 @@ def select(
     """
     left, wanted = [], []
     for plane in planes:
-        if reason := rules.refusal(plane, doubtful.get(plane.name)):
+        if reason := rules.refusal(plane, doubtful.get(plane.name), experts):
             left.append(LeftDense(plane, reason))
         else:
             wanted.append(plane)
