@@ -64,6 +64,7 @@ FIRST_ROWS = {
     "test_hostile",
     "test_hub",
     "test_lists",
+    "test_other_scales",
     "test_places",
     "test_process",
     "test_troubleshooting",

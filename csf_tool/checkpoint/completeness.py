@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Misfit, Stored
 from csf_tool.checkpoint.names import (
+    GLOBAL_SCALES,
     STREAM_MARK,
     WEIGHTS_OF_SCALE,
     Patterns,
@@ -21,14 +22,15 @@ from csf_tool.checkpoint.names import (
 )
 from csf_tool.checkpoint.planes import PACKED_DTYPES, weight_geometry
 from csf_tool.checkpoint.problems import Problem, Severity
-from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat
+from csf_tool.checkpoint.scale_kinds import wrong_label
+from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat, nearest_format
 from csf_tool.codes import Code
 from csf_tool.disk.paths import names_in
 from csf_tool.disk.reader import is_file
 
 _SCALES = tuple(WEIGHTS_OF_SCALE)
 _WEIGHTS = (".weight_packed", ".weight")
-_GLOBALS = (".weight_scale_2", ".weight_global_scale")
+_GLOBALS = GLOBAL_SCALES
 _INPUTS = (".input_scale", ".input_global_scale")
 """Endings of the tensors beside a weight: ModelOpt's names, and those of compressed-tensors."""
 
@@ -223,14 +225,14 @@ class _Search:
         """Block scales beside FP4 weights that are not of their shape or dtype."""
         for ending in _SCALES:
             rows = self._stored.rows_of(ending)
-            for module in rows.keys() - self._formats.keys() if rows else ():
+            for module in [module for module in rows if module not in self._formats]:
                 weight = self._packed.get(module)
                 if weight is None or not (fault := self._misfit(module, rows[module], weight)):
                     continue
                 shape = self._stored.shapes[fault.row]
                 lines = shape[0] if shape else 1
                 elements = self._stored.nbytes(fault.row)
-                fmt = _nearest_format(self._stored.dtypes[fault.row])
+                fmt = nearest_format(self._stored.dtypes[fault.row])
                 located = self._stored[fault.row]
                 plane = DensePlane(located.tensor.name, fmt, lines, elements // max(lines, 1), located)
                 self._checkpoint.misfits.append(Misfit(plane, fault.text))
@@ -246,11 +248,10 @@ class _Search:
         k = packed if self._stored.dtypes[weight] == "F4" else 2 * packed
         group = k // shape[1] if shape[0] == rows and shape[1] and not k % shape[1] else 0
         if group in {fmt.group_size for fmt in FORMATS}:
-            text = f"is {dtype}, with a scale for {group} values: NVFP4 has F8_E4M3 for 16, MXFP4 F8_E8M0 for 32"
-            return _Fault(Code.SCALE_LABEL, text, scale, Severity.WARNING)
+            return _Fault(Code.SCALE_LABEL, wrong_label(dtype, group), scale, Severity.WARNING)
         if group or dtype == "U8":
             return None  # it may be another tool's format
-        return self._of_wrong_shape(_nearest_format(dtype), scale, weight, Severity.WARNING)
+        return self._of_wrong_shape(nearest_format(dtype), scale, weight, Severity.WARNING)
 
     def _beside_siblings(self, siblings: list[_Sibling], scale: int, weight: int) -> _Fault:
         dtype, formats = self._stored.dtypes[scale], [sibling.fmt for sibling in siblings]
@@ -389,8 +390,3 @@ class _Search:
                 if not self._is_named(module, _WEIGHTS) and not self._has_scale(module):
                     text = f"its expert has no {projection}, as the others of its layer have"
                     yield _Fault(Code.COMPANION_MISSING, text, min(projections.values()))
-
-
-def _nearest_format(dtype: str) -> CsfFormat:
-    """The format whose scales have a dtype; NVFP4 where none has."""
-    return next((fmt for fmt in FORMATS if dtype in fmt.dense_dtypes), NVFP4)

@@ -10,10 +10,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
+from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from csf_tool.checkpoint.names import STREAM_MARK, layer_of, module_of, parse_stream_name
+from csf_tool.checkpoint.names import GLOBAL_SCALES, STREAM_MARK, layer_of, module_of, parse_stream_name
 
 if TYPE_CHECKING:
     from csf_tool.checkpoint.model import Stored
@@ -53,13 +54,14 @@ class Experts:
     `slots` are modules' names with every number as `*`, each with which of its numbers is the expert's.
     """
 
-    def __init__(self, slots: Mapping[str, int] = MappingProxyType({})) -> None:
+    def __init__(self, slots: Mapping[str, int] = MappingProxyType({}), stored: "Stored | None" = None) -> None:
         self._slots = slots
+        self._stored = stored
         self.of = cache(self._of)
 
     @classmethod
     def among(cls, modules: Sequence[str], kinds: Sequence[object], stored: "Stored") -> Self:
-        """Those among quantised modules, each with its kind: modules of one kind have scales of one format and shape.
+        """The experts among quantised modules; those of one kind have scales of one format and shape.
 
         Where all are called as usual, nothing else is looked at.
         """
@@ -70,11 +72,11 @@ class Experts:
                 found[_NUMBER.sub("*", module)].append(_Numbered(module, numbers, kind))
         search = _Search(found, stored)
         slots = {pattern: slot for pattern in found if (slot := search.slot(pattern)) is not None}
-        return cls(slots)
+        return cls(slots, stored)
 
     def and_those(self, others: "Experts") -> "Experts":
-        """These and others."""
-        return Experts({**self._slots, **others._slots}) if others._slots else self
+        """All of these and of others."""
+        return Experts({**self._slots, **others._slots}, self._stored) if others._slots else self
 
     def _of(self, module: str) -> Expert | None:
         """The place of a module among experts, or None for any other."""
@@ -93,6 +95,17 @@ class Experts:
         """The module that holds the experts of a tensor's layer (`...mlp.experts`), or None for any other tensor."""
         expert = self.of_tensor(name)
         return expert.group if expert else None
+
+    def are_all_in(self, scale: str, rows: int) -> bool:
+        """Whether a scale has the rows of all experts, one after another: by its name, or a global scale for each."""
+        module = module_of(scale)
+        if _EXPERT.search(module) and not _NO_EXPERT.search(module):
+            return True
+        if self._stored is None:
+            return False
+        found = [row for ending in GLOBAL_SCALES if (row := self._stored.row_of.get(module + ending)) is not None]
+        numbers = [prod(self._stored.shapes[row]) for row in found]
+        return any(1 < number < rows and rows % number == 0 for number in numbers)
 
     def projection_of(self, name: str) -> str:
         """The projection of a scale: `gate_proj`, `w2`, ..."""
@@ -146,7 +159,7 @@ class _Search:
                 self._blocks[_block(pieces, slot)].append(pattern)
 
     def slot(self, pattern: str) -> int | None:
-        """Which of the numbers of a pattern is the expert's, or None."""
+        """The place of the expert's number among those of a pattern, or None."""
         pieces = pattern.split("*")
         named = [slot for slot, piece in enumerate(pieces[:-1]) if _EXPERT.search(piece)]
         candidates = [*reversed(named), *reversed(range(len(pieces) - 1))]

@@ -16,6 +16,9 @@ WEIGHTS_OF_SCALE = {
 }
 """Endings of block scales' names, each with those that their weights' may have instead, the likelier first."""
 
+GLOBAL_SCALES = (".weight_scale_2", ".weight_global_scale")
+"""Endings of the names of scales of block scales: ModelOpt's, and that of compressed-tensors."""
+
 SCALE_SUFFIXES = tuple(WEIGHTS_OF_SCALE)
 """Suffixes of the names that block scales have."""
 

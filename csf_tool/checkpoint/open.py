@@ -19,6 +19,7 @@ from csf_tool.checkpoint.no_checkpoint import (
     no_shard_can_be_read,
     not_a_checkpoint,
 )
+from csf_tool.checkpoint.other_scales import find_other_scales
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.checkpoint.repository import Repository
@@ -201,6 +202,7 @@ def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint
     checkpoint.plane_table, problems = find_planes(stored, checkpoint.layout.scale_receipts)
     checkpoint.problems += problems
     checkpoint.dense_table = find_dense_planes(stored)
+    checkpoint.other_scales = find_other_scales(checkpoint.plane_table, checkpoint.dense_table)
     return cross_check(checkpoint, stored, index_agrees=index_agrees)
 
 

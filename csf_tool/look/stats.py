@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from csf_tool.checkpoint.experts import counts_experts
 from csf_tool.checkpoint.model import Checkpoint, DenseTable, PlaneTable
 from csf_tool.checkpoint.names import layers_of, natural_key
+from csf_tool.checkpoint.other_scales import ScaleGroup, grouped
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import EXCEPTION_BYTES, format_by_name
 from csf_tool.codes import Code
@@ -78,6 +79,8 @@ class Stats:
     """Numbers of tensors that lack something or do not fit, by the kind of fault."""
     misfits: int = 0
     """Block scales that do not fit their weights, and are not counted as planes."""
+    others: list[ScaleGroup] = field(default_factory=list)
+    """Scales that are no planes, by their kind; those that do not fit are among them."""
     scale_bytes: "ScaleBytes | None" = None
     by_format: dict[str, Totals] = field(default_factory=dict)
 
@@ -128,6 +131,7 @@ def collect_stats(checkpoint: Checkpoint) -> Stats:
         problems=checkpoint.problems,
         incomplete=checkpoint.incomplete,
         misfits=len(checkpoint.misfits),
+        others=grouped(checkpoint.other_scales),
     )
 
 

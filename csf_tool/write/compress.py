@@ -43,7 +43,7 @@ from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.kept_streams import KeptStreams
 from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.run import WriteOptions, Written
-from csf_tool.write.selection import LeftDense, Rules, formats_meant, select
+from csf_tool.write.selection import LeftDense, Rules, formats_meant, left_otherwise, select, stay_dense
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout, target_for
 
 
@@ -205,12 +205,12 @@ def compress(
 
 def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
     """The error of a checkpoint without planes to compress."""
-    if not checkpoint.misfits:
-        return UsageError(f"{checkpoint.label}: holds no FP4 block scales")
-    first, number = checkpoint.misfits[0], len(checkpoint.misfits)
-    stay = "1 block scale stays" if number == 1 else f"{number} block scales stay"
-    problem = f"0 planes matched: {stay} dense, as {first.plane.name}: {first.reason}"
-    return UsageError(problem, Code.NOTHING_MATCHED, checkpoint.label)
+    left = left_otherwise(checkpoint)
+    if left:
+        return UsageError(f"0 planes matched: {stay_dense(left)}", Code.NOTHING_MATCHED, checkpoint.label)
+    found = dict.fromkeys(other.kind.weights for other in checkpoint.other_scales)
+    instead = f": its scales are those of {' and '.join(found)}" if found else ""
+    return UsageError(f"{checkpoint.label}: holds no FP4 block scales{instead}")
 
 
 def _target(checkpoint: Checkpoint, options: CompressOptions) -> TargetLayout:
@@ -252,13 +252,12 @@ def _choose(
     modules = None if target.layout.keeps_dense_files else _marked_modules(planes, configs)
     selection = select(planes, rules, modules, measure, checkpoint.doubtful, checkpoint.experts)
     if not selection.chosen:
-        first = selection.left[0]
-        stay = f"{len(selection.left)} block scales stay dense, as {first.plane.name}: {first.reason}"
+        stay = stay_dense(selection.left + left_otherwise(checkpoint))
         raise UsageError(f"0 planes matched: {stay}", Code.NOTHING_MATCHED, checkpoint.label)
     chosen = {p.name: (p.fmt.name, p.rows, p.cols, selection.exceptions[p.name]) for p in selection.chosen}
     names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
     shards = [shard.name for shard in checkpoint.shards]
-    left = selection.left + [LeftDense(*misfit) for misfit in checkpoint.misfits]
+    left = selection.left + left_otherwise(checkpoint)
     return _Choice(target.layout.name, chosen, shards, names), left
 
 

@@ -3,11 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import prod
 from types import MappingProxyType
 
 from csf_tool.checkpoint.experts import USUAL, Experts
-from csf_tool.checkpoint.model import DensePlane
-from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
+from csf_tool.checkpoint.model import Checkpoint, DensePlane
+from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, nearest_format
+
+_REASONS = 3
+"""Reasons that are named at most."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,31 @@ class LeftDense:
 
     plane: DensePlane
     reason: str
+
+
+def left_otherwise(checkpoint: Checkpoint) -> list[LeftDense]:
+    """The FP4 block scales that are no planes, with the reasons; those that fit no weight among them."""
+    left = {misfit.plane.name: LeftDense(*misfit) for misfit in checkpoint.misfits}
+    for scale, _, kind in checkpoint.other_scales:
+        if kind.is_fp4:
+            rows, cols = prod(scale.tensor.shape[:-1]), scale.tensor.shape[-1]
+            plane = DensePlane(scale.tensor.name, nearest_format(scale.tensor.dtype), rows, cols, scale)
+            left.setdefault(plane.name, LeftDense(plane, f"{kind}; {kind.why}"))
+    return list(left.values())
+
+
+def stay_dense(left: Sequence[LeftDense]) -> str:
+    """Scales that stay dense, by the reason: how many, and the first of each."""
+    reasons: dict[str, list[LeftDense]] = {}
+    for entry in left:
+        reasons.setdefault(entry.reason, []).append(entry)
+    said = [f"{_stay(len(alike))}, as {alike[0].plane.name}: {reason}" for reason, alike in reasons.items()]
+    more = f"; and so on, for {len(said) - _REASONS} more reasons" if len(said) > _REASONS else ""
+    return "; ".join(said[:_REASONS]) + more
+
+
+def _stay(number: int) -> str:
+    return f"{number} block scale{' stays' if number == 1 else 's stay'} dense"
 
 
 @dataclass(frozen=True)
@@ -37,10 +66,17 @@ class Rules:
         if self.include and not _matches(plane.name, self.include):
             return "not included by --include"
         if not self.include and experts.of_tensor(plane.name) is None:
-            return "not a routed expert's"
+            return _whole_stack(plane) if experts.are_all_in(plane.name, plane.rows) else "not a routed expert's"
         if doubt and not self.allow_padded:
             return f"its layout is unknown, {doubt} (--allow-padded takes it as it is)"
         return plane.fmt.geometry_fault(plane.rows, plane.cols)
+
+
+def _whole_stack(plane: DensePlane) -> str:
+    """Why a matrix with the rows of all experts stays dense, and what can be done."""
+    fault = plane.fmt.geometry_fault(plane.rows, plane.cols)
+    can = f"nor can it be one plane: {fault}" if fault else "--include '*' takes it as one plane all the same"
+    return f"it has the rows of all experts, and readers look for the planes of each expert; {can}"
 
 
 def _matches(name: str, globs: Iterable[str]) -> bool:
