@@ -29,6 +29,9 @@ _WEIGHTS = (
 )  # fmt: skip
 """Endings of weights' names in place of the scale's."""
 
+_MOST_BESIDE = 100
+"""Tensors of one module among which a scale's weight is looked for."""
+
 
 class OtherScale(NamedTuple):
     """A scale that is no plane, its weight if it has one, and its kind."""
@@ -136,6 +139,8 @@ class _Search:
         if len(self._stored.shapes[scale]) < 2:
             return None
         beside = self._packed_in.get(stem) or self._packed_in.get(stem.rpartition(".")[0], [])
+        if len(beside) > _MOST_BESIDE:
+            return None
         meant = [row for row in beside if self._stored.names[row].startswith(stem)]
         return meant[0] if len(meant) == 1 else None
 
