@@ -13,23 +13,24 @@ from typing import NamedTuple
 
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Misfit, Stored
 from csf_tool.checkpoint.names import (
+    GLOBAL_SCALES,
     STREAM_MARK,
     WEIGHTS_OF_SCALE,
     Patterns,
-    expert_group_of,
     is_stream_suffix,
     layer_of,
 )
 from csf_tool.checkpoint.planes import PACKED_DTYPES, weight_geometry
 from csf_tool.checkpoint.problems import Problem, Severity
-from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat
+from csf_tool.checkpoint.scale_kinds import wrong_label
+from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat, nearest_format
 from csf_tool.codes import Code
 from csf_tool.disk.paths import names_in
 from csf_tool.disk.reader import is_file
 
 _SCALES = tuple(WEIGHTS_OF_SCALE)
 _WEIGHTS = (".weight_packed", ".weight")
-_GLOBALS = (".weight_scale_2", ".weight_global_scale")
+_GLOBALS = GLOBAL_SCALES
 _INPUTS = (".input_scale", ".input_global_scale")
 """Endings of the tensors beside a weight: ModelOpt's names, and those of compressed-tensors."""
 
@@ -69,7 +70,7 @@ def check_completeness(checkpoint: Checkpoint, stored: Stored) -> None:
     if not _may_lie_elsewhere(checkpoint):
         faults += [*search.without_scale(), *search.orphans(), *search.without_global(), *search.without_input()]
         faults += search.halves()
-    checkpoint.problems += _grouped(faults, stored)
+    checkpoint.problems += _grouped(faults, checkpoint, stored)
     checkpoint.incomplete = dict(Counter(fault.code for fault in faults))
 
 
@@ -115,12 +116,14 @@ def _may_lie_elsewhere(checkpoint: Checkpoint) -> bool:
     return bool(is_numbered) or any(name.endswith(".index.json") for name in names_in(checkpoint.root))
 
 
-def _grouped(faults: list[_Fault], stored: Stored) -> list[Problem]:
+def _grouped(faults: list[_Fault], checkpoint: Checkpoint, stored: Stored) -> list[Problem]:
     """One problem for all faults of one kind in one layer, or in one layer's experts."""
     groups: dict[tuple[Code, Severity, str, str], list[_Fault]] = defaultdict(list)
     for fault in faults:
         name = stored.names[fault.row]
-        groups[fault.code, fault.severity, fault.text, expert_group_of(name) or layer_of(name)].append(fault)
+        groups[fault.code, fault.severity, fault.text, checkpoint.experts.group_of(name) or layer_of(name)].append(
+            fault
+        )
     problems = []
     for (code, severity, text, group), found in groups.items():
         first, *others = (stored.names[fault.row] for fault in found)
@@ -149,16 +152,13 @@ class _Search:
             self._formats |= zip(table.modules, map(formats.__getitem__, table.kind_of), strict=True)
         self._named = {problem.tensor for problem in checkpoint.problems}
         self._pattern = Patterns().of
-        self._units: dict[str, str] = {}
 
     # What is compared
 
     def _unit(self, module: str) -> str:
         """The experts of a layer that a module belongs to, or else the module around it."""
-        parent = module.rpartition(".")[0]
-        if parent not in self._units:
-            self._units[parent] = expert_group_of(f"{parent}.") or parent
-        return self._units[parent]
+        expert = self._checkpoint.experts.of(module)
+        return expert.group if expert else module.rpartition(".")[0]
 
     @cached_property
     def _siblings(self) -> dict[tuple[object, ...], dict[CsfFormat, _Sibling]]:
@@ -225,14 +225,14 @@ class _Search:
         """Block scales beside FP4 weights that are not of their shape or dtype."""
         for ending in _SCALES:
             rows = self._stored.rows_of(ending)
-            for module in rows.keys() - self._formats.keys() if rows else ():
+            for module in [module for module in rows if module not in self._formats]:
                 weight = self._packed.get(module)
                 if weight is None or not (fault := self._misfit(module, rows[module], weight)):
                     continue
                 shape = self._stored.shapes[fault.row]
                 lines = shape[0] if shape else 1
                 elements = self._stored.nbytes(fault.row)
-                fmt = _nearest_format(self._stored.dtypes[fault.row])
+                fmt = nearest_format(self._stored.dtypes[fault.row])
                 located = self._stored[fault.row]
                 plane = DensePlane(located.tensor.name, fmt, lines, elements // max(lines, 1), located)
                 self._checkpoint.misfits.append(Misfit(plane, fault.text))
@@ -248,11 +248,10 @@ class _Search:
         k = packed if self._stored.dtypes[weight] == "F4" else 2 * packed
         group = k // shape[1] if shape[0] == rows and shape[1] and not k % shape[1] else 0
         if group in {fmt.group_size for fmt in FORMATS}:
-            text = f"is {dtype}, with a scale for {group} values: NVFP4 has F8_E4M3 for 16, MXFP4 F8_E8M0 for 32"
-            return _Fault(Code.SCALE_LABEL, text, scale, Severity.WARNING)
+            return _Fault(Code.SCALE_LABEL, wrong_label(dtype, group), scale, Severity.WARNING)
         if group or dtype == "U8":
             return None  # it may be another tool's format
-        return self._of_wrong_shape(_nearest_format(dtype), scale, weight, Severity.WARNING)
+        return self._of_wrong_shape(nearest_format(dtype), scale, weight, Severity.WARNING)
 
     def _beside_siblings(self, siblings: list[_Sibling], scale: int, weight: int) -> _Fault:
         dtype, formats = self._stored.dtypes[scale], [sibling.fmt for sibling in siblings]
@@ -391,8 +390,3 @@ class _Search:
                 if not self._is_named(module, _WEIGHTS) and not self._has_scale(module):
                     text = f"its expert has no {projection}, as the others of its layer have"
                     yield _Fault(Code.COMPANION_MISSING, text, min(projections.values()))
-
-
-def _nearest_format(dtype: str) -> CsfFormat:
-    """The format whose scales have a dtype; NVFP4 where none has."""
-    return next((fmt for fmt in FORMATS if dtype in fmt.dense_dtypes), NVFP4)

@@ -26,8 +26,7 @@ from csf_tool.text import count
 def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = False) -> Checkpoint:
     """Compare every list of names with every other; the index is left out if it is known to agree."""
     checkpoint.problems += checkpoint.hub.problems if checkpoint.hub else []
-    if not checkpoint.formats:
-        warn_of_stacked(checkpoint.problems, checkpoint.shards)
+    warn_of_stacked(checkpoint.problems, checkpoint.other_scales)
     if checkpoint.dense_table:
         checkpoint.doubtful = doubtful_scales(checkpoint.dense_table, checkpoint.shards)
         warn_of_doubtful(checkpoint.problems, checkpoint.doubtful)

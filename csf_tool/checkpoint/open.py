@@ -28,6 +28,7 @@ from csf_tool.checkpoint.no_checkpoint import (
     no_such_place,
     not_a_checkpoint,
 )
+from csf_tool.checkpoint.other_scales import find_other_scales
 from csf_tool.checkpoint.packages import other_package
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes
 from csf_tool.checkpoint.problems import Problem, Problems
@@ -255,6 +256,7 @@ def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint
     checkpoint.dense_table = find_dense_planes(stored)
     if not checkpoint.formats:
         checkpoint.remark = checkpoint.remark or other_package(checkpoint, stored)
+    checkpoint.other_scales = find_other_scales(checkpoint.plane_table, checkpoint.dense_table)
     return cross_check(checkpoint, stored, index_agrees=index_agrees)
 
 

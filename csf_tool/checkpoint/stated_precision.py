@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from csf_tool.checkpoint.config import covering_recipe, fp4_recipes, quantization_config, recipes_in_use, stated_formats
+from csf_tool.checkpoint.experts import Experts
 from csf_tool.checkpoint.model import Checkpoint, Stored
-from csf_tool.checkpoint.names import Patterns, expert_group_of, layer_of, layers_of
+from csf_tool.checkpoint.names import Patterns, layer_of, layers_of
 from csf_tool.codes import Code
 from csf_tool.text import count
 
@@ -34,7 +35,7 @@ def compare_precision(checkpoint: Checkpoint, stored: Stored, configs: Mapping[s
         recipes, exceptions = fp4_recipes(config), _exceptions(config)
         if not recipes and not stated_formats(config):
             continue
-        differences = [*_not_quantized(stored, csf + dense, projections, recipes, exceptions)]
+        differences = [*_not_quantized(checkpoint, stored, projections, recipes, exceptions)]
         if excepted := _excepted(csf + dense, exceptions):
             text = f"{count(len(excepted), 'module')} of its exceptions from quantisation are stored as FP4"
             differences.append((text, excepted[0]))
@@ -47,10 +48,11 @@ def compare_precision(checkpoint: Checkpoint, stored: Stored, configs: Mapping[s
 
 
 def _not_quantized(
-    stored: Stored, modules: list[str], projections: set[str], recipes: set[str], exceptions: list[str]
+    checkpoint: Checkpoint, stored: Stored, projections: set[str], recipes: set[str], exceptions: list[str]
 ) -> Iterable[tuple[str, str]]:
     """Modules that are stored plain: those under a recipe that nothing FP4 is under, and siblings of FP4 ones."""
     dtypes, shapes = stored.dtypes, stored.shapes
+    modules = checkpoint.plane_table.modules + checkpoint.dense_table.modules
     plain = {
         module: dtypes[row]
         for module, row in stored.rows_of(".weight").items()
@@ -66,13 +68,14 @@ def _not_quantized(
     alike = [module for module in alike if pattern_of(module) in patterns]
     faulty = dict.fromkeys([module for module, recipe in found.items() if recipe in unmet] + alike)
     if len(faulty) * len(exceptions) <= MAX_COMPARED:
-        yield from _grouped([module for module in faulty if not _may_be_excepted(module, exceptions)], plain)
+        yield from _grouped([m for m in faulty if not _may_be_excepted(m, exceptions)], plain, checkpoint.experts)
 
 
-def _grouped(found: list[str], plain: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+def _grouped(found: list[str], plain: Mapping[str, str], experts: Experts) -> Iterable[tuple[str, str]]:
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for module in found:
-        groups[expert_group_of(f"{module}.") or layer_of(module), plain[module]].append(module)
+        expert = experts.of(module)
+        groups[expert.group if expert else layer_of(module), plain[module]].append(module)
     for (group, dtype), members in groups.items():
         more = f"; so {len(members) - 1:,} more in {group}" if len(members) > 1 else ""
         yield f"is FP4 by the config, and stored as {dtype}{more}", members[0]

@@ -1,6 +1,7 @@
 """Commands that look: what a checkpoint holds, by its headers or plane by plane."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,6 +9,9 @@ from csf_tool.choices import GroupBy
 from csf_tool.cli.command import check_figure, guarded, open_argument, say, show
 from csf_tool.cli.options import AllShardsOption, CheckpointArgument, FigureOption, JsonOption
 from csf_tool.errors import UsageError
+
+if TYPE_CHECKING:
+    from csf_tool.checkpoint.model import Checkpoint
 
 
 @guarded
@@ -91,6 +95,8 @@ def inspect(
     opened = open_argument(checkpoint, all_shards=all_shards)
     print_problems(opened.problems)
     chosen = choose_planes(opened, plane)
+    if not chosen:
+        return _inspect_others(opened, plane, figure, as_json)
     if len(chosen) == 1:
         found = inspect_plane(chosen[0])
         if figure:
@@ -105,6 +111,23 @@ def inspect(
     if not compressed:
         raise UsageError(f"{checkpoint}: {len(chosen)} dense planes: headers cannot rank these, name one of them")
     show(compressed, ranking_json, lambda planes: ranking_report(planes, top), as_json)
+    return 0
+
+
+def _inspect_others(opened: "Checkpoint", pattern: str | None, figure: Path | None, as_json: bool) -> int:
+    """Look into one scale that is no plane, or list their kinds."""
+    from csf_tool.checkpoint.other_scales import grouped
+    from csf_tool.look.scale_inspection import choose_scales, inspect_scale
+    from csf_tool.report.other_scales import choice_json, groups_report
+    from csf_tool.report.scale_inspection import scale_json, scale_report
+
+    if figure:
+        raise UsageError("--figure: draws a plane, and none is meant")
+    chosen = choose_scales(opened, pattern)
+    if len(chosen) == 1:
+        show(inspect_scale(chosen[0]), scale_json, scale_report, as_json)
+    else:
+        show(grouped(chosen), choice_json, groups_report, as_json)
     return 0
 
 
