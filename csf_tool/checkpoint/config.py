@@ -7,7 +7,7 @@ from typing import Any, cast
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.codec.formats import FORMATS, CsfFormat
 from csf_tool.codes import Code
-from csf_tool.disk.json_edit import KeyPath, edit_json, remove_everywhere
+from csf_tool.disk.json_edit import KeyPath, edit_json
 from csf_tool.disk.json_files import has_half_characters
 from csf_tool.disk.lenient_json import Repeating, parse_lenient
 
@@ -17,13 +17,16 @@ CONFIG_FILES = ("config.json", "hf_quant_config.json")
 ENCODING_KEY = "weight_scale_encoding"
 ENCODING = "csf"
 
+LAYERS_KEY = "quantized_layers"
+"""Key of the map of module to recipe."""
+
 _ALGORITHM_KEYS = ("quant_algo", "quant_method", "format", "quant_type")
 """Keys whose values name what a module is quantised with: ModelOpt's, and those of compressed-tensors."""
 
 _BLOCKS: tuple[KeyPath, ...] = (("quantization_config",), ("text_config", "quantization_config"))
 """Places of the quantization_config, the first that is there before the others."""
 
-_LAYERS: tuple[KeyPath, ...] = (("quantized_layers",), ("quantization", "quantized_layers"))
+_LAYERS: tuple[KeyPath, ...] = ((LAYERS_KEY,), ("quantization", LAYERS_KEY))
 """Places of the map of module to recipe in it."""
 
 SERVING_KEY = "checkpoint_root"
@@ -43,21 +46,25 @@ def block_path(config: Any) -> KeyPath | None:
 
     It stands at the top, or inside text_config; None where there is none.
     """
-    for path in _BLOCKS:
-        if isinstance(_at(config, path), dict):
-            return path
-    is_block = isinstance(config, dict) and ("quantization" in config or "quantized_layers" in config)
-    return () if is_block else None
+    return next(iter(block_paths(config)), None)
+
+
+def block_paths(config: Any) -> list[KeyPath]:
+    """The keys that lead to each quantization_config of a config; see `block_path`."""
+    if found := [path for path in _BLOCKS if isinstance(value_at(config, path), dict)]:
+        return found
+    is_block = isinstance(config, dict) and ("quantization" in config or LAYERS_KEY in config)
+    return [()] if is_block else []
 
 
 def layers_path(config: Any) -> KeyPath | None:
     """The keys that lead to the map of module to recipe, in the quantization_config or one level down; None if none."""
     block = block_path(config)
     places = [] if block is None else [(*block, *path) for path in _LAYERS]
-    return next((path for path in places if isinstance(_at(config, path), dict)), None)
+    return next((path for path in places if isinstance(value_at(config, path), dict)), None)
 
 
-def _at(config: Any, path: KeyPath) -> Any:
+def value_at(config: Any, path: KeyPath) -> Any:
     """The value at a path; None where there is none."""
     for key in path:
         config = config.get(key) if isinstance(config, dict) else None
@@ -67,7 +74,12 @@ def _at(config: Any, path: KeyPath) -> Any:
 def quantization_config(config: Any) -> dict[str, Any]:
     """The quantization_config of a config; empty if none."""
     path = block_path(config)
-    return {} if path is None else cast(dict[str, Any], _at(config, path))
+    return {} if path is None else cast(dict[str, Any], value_at(config, path))
+
+
+def deciding_config(configs: Mapping[str, Any]) -> str | None:
+    """The name of the config that readers go by: the first that states a quantisation; None where none does."""
+    return next((name for name, config in configs.items() if quantization_config(config)), None)
 
 
 def warn_of_contradictions(problems: Problems, configs: Mapping[str, Any], stored: Sequence[CsfFormat]) -> None:
@@ -78,7 +90,7 @@ def warn_of_contradictions(problems: Problems, configs: Mapping[str, Any], store
     found = {fmt.title for fmt in stored}
     stated = {name: stated_formats(config) for name, config in configs.items()}
     for name, config in configs.items():
-        blocks = [block for path in _BLOCKS if isinstance(block := _at(config, path), dict)]
+        blocks = [block for path in _BLOCKS if isinstance(block := value_at(config, path), dict)]
         if len(blocks) > 1 and blocks[0] != blocks[1]:
             text = (
                 "quantization_config stands at the top and in text_config, and they differ: the one at the top is taken"
@@ -155,7 +167,7 @@ def recipes_in_use(modules: Sequence[str], recipes: set[str]) -> tuple[set[str],
 def _quantized_layers(config: Any) -> dict[str, Any]:
     """The map of module to recipe; empty if none."""
     path = layers_path(config)
-    return {} if path is None else cast(dict[str, Any], _at(config, path))
+    return {} if path is None else cast(dict[str, Any], value_at(config, path))
 
 
 def repeated_recipe(config: Any) -> str | None:
@@ -164,33 +176,9 @@ def repeated_recipe(config: Any) -> str | None:
     return layers.key if isinstance(layers, Repeating) else None
 
 
-def strip_encoding(raw: bytes, name: str) -> bytes:
-    """A config without `weight_scale_encoding: csf`, at any depth; every other byte as it was.
-
-    Raises:
-        CheckpointError: `raw` is not JSON.
-    """
-    return remove_everywhere(raw, ENCODING_KEY, ENCODING, name)
-
-
 def mentions_encoding(raw: bytes) -> bool:
     """Whether a file that is no JSON may be a config with marks, in any encoding of its letters."""
     return ENCODING_KEY.encode() in raw.replace(b"\0", b"")
-
-
-def mark_encoding(raw: bytes, name: str, modules: set[str]) -> bytes:
-    """A config whose recipes of `modules` say `weight_scale_encoding: csf`; every other byte as it was.
-
-    `strip_encoding` takes back what was added.
-
-    Raises:
-        CheckpointError: `raw` is not JSON.
-    """
-    config = parse_lenient(raw, name).value
-    path = layers_path(config) or ()
-    recipes = _quantized_layers(config).items()
-    marked = [module for module, recipe in recipes if module in modules and isinstance(recipe, dict)]
-    return edit_json(raw, {(*path, module, ENCODING_KEY): ENCODING for module in marked}, name) if marked else raw
 
 
 def model_type(config: Any) -> str | None:

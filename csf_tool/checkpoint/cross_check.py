@@ -5,6 +5,7 @@ from csf_tool.checkpoint.config import (
     CONFIG_FILES,
     Recipe,
     covering_recipe,
+    deciding_config,
     recipes,
     recipes_in_use,
     repeated_recipe,
@@ -94,7 +95,10 @@ def _compare_recipes(checkpoint: Checkpoint, stored: Stored) -> None:
         elif config.oddities:
             checkpoint.problems.warn("; ".join(config.oddities), Code.ODD_JSON, name)
         configs[name] = config.value
-        _compare_recipe_file(checkpoint, name, recipes(configs[name]), csf_modules)
+    decides = deciding_config(configs) or next(iter(configs), None)
+    for name, value in configs.items():
+        if (found := recipes(value)) or name == decides:
+            _compare_recipe_file(checkpoint, name, found, csf_modules)
     warn_of_contradictions(checkpoint.problems, configs, checkpoint.formats)
     compare_precision(checkpoint, stored, configs)
 

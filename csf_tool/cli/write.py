@@ -221,7 +221,7 @@ def compress(
     destination: DestinationArgument,
     to: Annotated[
         CompressTo | None,
-        typer.Option(help="The layout to write.", show_default="hf for NVFP4 or both codecs, container for MXFP4"),
+        typer.Option(help="The layout to write.", show_default="the one whose readers find the planes"),
     ] = None,
     include: Annotated[
         list[str] | None,

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
+from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, MAP_KEY, find_index, read_index
 from csf_tool.checkpoint.layout import Cause
+from csf_tool.checkpoint.marks import strip_encoding
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import Problem, Problems

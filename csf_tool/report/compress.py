@@ -47,8 +47,8 @@ def compress_report(compressed: Compressed) -> list[RenderableType]:
     ]
     if compressed.target.gives_receipts and not compressed.missing:
         lines.append("Every original shard was rebuilt from it and has its SHA-256.")
-    lines += written_lines(compressed)
     lines += [f"Note: {escape(note)}" for note in compressed.notes]
+    lines += written_lines(compressed)
     if compressed.left:
         lines.append(f"Left dense: {count(len(compressed.left), 'block scale')}.")
         reasons = Counter(entry.reason for entry in compressed.left)

@@ -7,53 +7,51 @@ meanwhile: every byte is read once, and encoded once.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from csf_tool.cancel import CancelToken
-from csf_tool.checkpoint.config import CONFIG_FILES, covering_recipe, mark_encoding, model_type, recipes
-from csf_tool.checkpoint.experts import USUAL
+from csf_tool.checkpoint.config import CONFIG_FILES, model_type
 from csf_tool.checkpoint.index import INDEX_NAME, index_document
+from csf_tool.checkpoint.marks import mark_encoding
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Shard
 from csf_tool.checkpoint.names import module_of
-from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import Beside, SideFile, beside, config_files, rewritten_configs
-from csf_tool.checkpoint.streams import Readers
 from csf_tool.choices import CompressTo
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, format_by_name
 from csf_tool.coders.decoder import Decoder
-from csf_tool.coders.encoder import Encoder, read_scales
+from csf_tool.coders.encoder import Encoder
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import render_json
-from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.errors import UsageError
-from csf_tool.progress import OnBytes, Progress, SharedProgress
-from csf_tool.running.jobs import local_executor, run_jobs
+from csf_tool.progress import Progress
 from csf_tool.text import count
 from csf_tool.write.carrying import Tensors, keep_what_stays_true, tensors_of
 from csf_tool.write.destination import Destination
 from csf_tool.write.earlier import Earlier, kept_facts, require_sound
-from csf_tool.write.encoding import EncodingRenderer, encoded_shard, require_lossless
+from csf_tool.write.encoding import EncodingRenderer, encoded_shard
 from csf_tool.write.engine import write
 from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.kept_streams import KeptStreams
+from csf_tool.write.layout_choice import find_planes, layout_to_write
+from csf_tool.write.measuring import count_exceptions
 from csf_tool.write.output import Output, OutputShard
+from csf_tool.write.recipes import Recipes, read_configs, recipes_to_write
 from csf_tool.write.run import WriteOptions, Written
-from csf_tool.write.selection import LeftDense, Rules, formats_meant, left_otherwise, select, stay_dense
-from csf_tool.write.targets import TARGETS, Statement, TargetLayout, target_for
+from csf_tool.write.selection import LeftDense, Rules, left_otherwise, select, stay_dense
+from csf_tool.write.targets import TARGETS, Statement, TargetLayout
 
 
 @dataclass(frozen=True)
 class CompressOptions:
     """Options of what to write; `WriteOptions` has those of how.
 
-    Without a `layout`, that one is written for which readers exist: Hugging Face for NVFP4, container for MXFP4. Both
-    together are only held by the first.
+    Without a `layout`, that one is written whose readers find the planes: Hugging Face for NVFP4 where the config has
+    recipes, or can get them; container otherwise. Both codecs together are only held by the first.
     """
 
     layout: CompressTo | None = None
@@ -105,14 +103,16 @@ class Compressed(Written):
 class _Choice:
     """The planes to compress, each with format, rows, columns and exceptions, and the source's shards, in order.
 
-    `names` has the shard of every tensor of the source. All of it is JSON, so that a run that goes on without some of
-    the source's shards still knows it.
+    `names` has the shard of every tensor of the source; `recipes`, the modules whose recipes are written into configs
+    that state one algorithm for all. All of it is JSON, so that a run that goes on without some of the source's shards
+    still knows it.
     """
 
     layout: str
     planes: dict[str, tuple[str, int, int, int]]
     shards: list[str]
     names: dict[str, str]
+    recipes: list[str]
 
     @property
     def formats(self) -> list[CsfFormat]:
@@ -160,22 +160,23 @@ def compress(
         raise UsageError(f"{checkpoint.label}: holds CSF planes already; csf-tool expand makes it dense")
     if not checkpoint.dense_planes and not facts:
         raise _nothing_fits(checkpoint)
-    target = TARGETS[facts["layout"]] if facts else _target(checkpoint, options)
+    configs = read_configs(checkpoint)
+    recipes = Recipes.of(configs, facts["recipes"] if facts else recipes_to_write(configs, checkpoint))
+    target = TARGETS[facts["layout"]] if facts else layout_to_write(checkpoint, options.layout, options.rules, recipes)
     earlier = Earlier.at(destination, checkpoint, how, "compress", options.wanted(target.layout.name))
     require_sound(checkpoint, earlier.consumed, "not compressed")
     if earlier.result:
         return _compressed(earlier.written(checkpoint, destination), target, earlier.result, encoder.device)
     checkpoint.fetch_side_files()
     require_known_hashes(checkpoint, "not compressed")
-    configs = {file.name: load_lenient(file.path, file.name).value for file in config_files(checkpoint)}
     left: list[LeftDense] = []
     kept = None if how.executor else KeptStreams(Destination(destination))
     with kept or nullcontext():
         if facts:
             choice = _Choice(**facts)
         else:
-            measure = partial(_count_exceptions, checkpoint, encoder, kept, progress, how)
-            choice, left = _choose(checkpoint, target, options.rules, configs, measure)
+            measure = partial(count_exceptions, checkpoint, encoder, kept, progress, how)
+            choice, left = _choose(checkpoint, target, options.rules, recipes, measure)
         renderer = EncodingRenderer(
             encoder,
             {name: exceptions for name, (*_, exceptions) in choice.planes.items()},
@@ -190,7 +191,7 @@ def compress(
         if target.layout.keeps_dense_files:
             files = _dense_files(checkpoint)
         else:
-            files = _marked_files(checkpoint, configs, choice, earlier, shards)
+            files = _marked_files(checkpoint, choice, earlier, shards)
         found = beside(checkpoint, same_shards=target.gives_receipts)
         plain = _kept(checkpoint, found, earlier, target, shards)
         side_files = target.placed(plain + files)
@@ -200,7 +201,7 @@ def compress(
     if unread := target.unread(formats):
         written.notes.append(f"{unread}: --exclude leaves such planes dense")
     written.notes += [] if target.gives_receipts else _relabelled(checkpoint, choice)
-    written.notes += [] if target.layout.keeps_dense_files else _unmarked(configs, choice)
+    written.notes[:0] = _notes(target, options, recipes, choice)
     return _compressed(written, target, choice, encoder.device, left)
 
 
@@ -214,16 +215,19 @@ def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
     return UsageError(f"{checkpoint.label}: holds no FP4 block scales ({checkpoint.kind}){instead}")
 
 
-def _target(checkpoint: Checkpoint, options: CompressOptions) -> TargetLayout:
-    """The layout to write: the one given, or the one for which readers of the format exist."""
-    formats = formats_meant(checkpoint.dense_planes, options.rules, checkpoint.doubtful, checkpoint.experts)
-    default = target_for(formats)
-    target = TARGETS[options.layout] if options.layout else default
-    if refusal := target.refusal(formats, checkpoint.shards):
-        instead = f"; use --to {default.layout.name}" if target.refusal(formats, ()) else ""
-        instead += ", or --exclude all scales but those of one" if len(formats) > 1 else ""
-        raise UsageError(f"--to {target.layout.name}: {refusal}{instead}")
-    return target
+def _notes(target: TargetLayout, options: CompressOptions, recipes: Recipes, choice: _Choice) -> list[str]:
+    """What to know of the layout: why it is not the usual one, which planes are not found, and which have grown."""
+    readable = [name for name, (fmt, *_) in choice.planes.items() if format_by_name(fmt).has_hf_readers]
+    unfound = recipes.unfound(readable)
+    if target.layout.keeps_dense_files:
+        is_unusual = unfound and not options.layout
+        return [f"--to {target.layout.name} was chosen, as in the other layout {unfound}"] if is_unusual else []
+    notes = [f"{unfound}; --to container writes what other readers find"] if unfound else []
+    grown = [stored - dense for _, dense, stored in choice.scales() if stored > dense]
+    if grown and not options.rules.keep_larger:
+        more = f"{count(len(grown), 'plane')} took {sum(grown)} bytes more"
+        notes.append(f"{more}: a module is marked, and compressed, as a whole where it shrinks as a whole")
+    return notes
 
 
 def _compressed(
@@ -245,48 +249,25 @@ def _choose(
     checkpoint: Checkpoint,
     target: TargetLayout,
     rules: Rules,
-    configs: Mapping[str, Any],
+    recipes: Recipes,
     measure: Callable[[list[DensePlane]], dict[str, int]],
 ) -> tuple[_Choice, list[LeftDense]]:
     """Choose the planes to compress, and list those that stay dense, each with the reason."""
-    planes = checkpoint.dense_planes
-    modules = None if target.layout.keeps_dense_files else _marked_modules(planes, configs)
-    selection = select(planes, rules, modules, measure, checkpoint.doubtful, checkpoint.experts)
+    planes, doubtful, otherwise = checkpoint.dense_planes, checkpoint.doubtful, left_otherwise(checkpoint)
+    modules, refused = None, {}
+    if not target.layout.keeps_dense_files:
+        modules = {p.name: recipes.whole_of(p.name) for p in (*planes, *(left.plane for left in otherwise))}
+        if find_planes(checkpoint, rules, recipes):
+            why = "no recipe covers it: readers of this layout would not find it (--to container compresses it)"
+            refused = {p.name: why for p in planes if p.fmt.has_hf_readers and not recipes.cover(p.name)}
+    selection = select(planes, rules, modules, measure, doubtful, checkpoint.experts, refused, otherwise)
     if not selection.chosen:
-        stay = stay_dense(selection.left + left_otherwise(checkpoint))
+        stay = stay_dense(selection.left)
         raise UsageError(f"0 planes matched: {stay}", Code.NOTHING_MATCHED, checkpoint.label)
     chosen = {p.name: (p.fmt.name, p.rows, p.cols, selection.exceptions[p.name]) for p in selection.chosen}
     names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
     shards = [shard.name for shard in checkpoint.shards]
-    left = selection.left + left_otherwise(checkpoint)
-    return _Choice(target.layout.name, chosen, shards, names), left
-
-
-def _recipe_modules(configs: Mapping[str, Any]) -> set[str]:
-    return {recipe.module for config in configs.values() for recipe in recipes(config)}
-
-
-def _marked_modules(planes: Iterable[DensePlane], configs: Mapping[str, Any]) -> dict[str, str]:
-    """The module that is marked for each plane: that of its recipe, or its group of experts."""
-    known = _recipe_modules(configs)
-    return {plane.name: _marked_module(plane.name, known) for plane in planes}
-
-
-def _marked_module(name: str, known: set[str]) -> str:
-    module = module_of(name)
-    return covering_recipe(module, known) or USUAL.group_of(name) or module
-
-
-def _unmarked(configs: Mapping[str, Any], choice: _Choice) -> list[str]:
-    """Warnings of planes without a recipe, which readers that go by recipes will not find."""
-    known = _recipe_modules(configs)
-    unmarked = sorted({_marked_module(name, known) for name in choice.planes} - known)
-    if not unmarked:
-        return []
-    return [
-        f"no recipe in {' or '.join(CONFIG_FILES)} for {unmarked[0]} (of {len(unmarked)} modules): "
-        "readers that go by recipes will not find its CSF planes"
-    ]
+    return _Choice(target.layout.name, chosen, shards, names, recipes.written), selection.left
 
 
 def _relabelled(checkpoint: Checkpoint, choice: _Choice) -> list[str]:
@@ -303,65 +284,6 @@ def _relabelled(checkpoint: Checkpoint, choice: _Choice) -> list[str]:
         f"{count(number, 'block scale')} stored as {dtype} will be {written} when they are expanded, the bytes the same"
         for (dtype, written), number in found.items()
     ]
-
-
-@dataclass(frozen=True)
-class _Measuring:
-    """Everything that a job needs to count the exceptions of the planes of one shard."""
-
-    planes: list[DensePlane]
-    encoder: Encoder
-    kept: KeptStreams | None
-    drop_cache: bool
-
-
-def _count_exceptions(
-    checkpoint: Checkpoint,
-    encoder: Encoder,
-    kept: KeptStreams | None,
-    progress: Progress,
-    how: WriteOptions,
-    planes: list[DensePlane],
-) -> dict[str, int]:
-    """Encode planes, shard by shard, to count the exceptions of each; streams that this run will write are kept."""
-    shared, cancel = SharedProgress(progress), CancelToken(checkpoint.stop_fetching)
-    shared.start("measure", sum(plane.dense_bytes for plane in planes))
-    mine = {shard.name for i, shard in enumerate(checkpoint.shards) if how.share.takes(i)}
-    by_shard: dict[str, list[DensePlane]] = {}
-    for plane in planes:
-        by_shard.setdefault(plane.scale.shard.name, []).append(plane)
-    drop_cache = should_drop_cache(checkpoint, how.drop_cache)
-    tasks = [_Measuring(some, encoder, kept if name in mine else None, drop_cache) for name, some in by_shard.items()]
-    counts: dict[str, int] = {}
-
-    def done(task: _Measuring, found: dict[str, int]) -> None:
-        counts.update(found)
-        if how.executor:  # its workers cannot report progress
-            shared.advance(sum(plane.dense_bytes for plane in task.planes))
-
-    if how.executor:
-        run_jobs(tasks, _measure, done, how.executor, cancel)
-    else:
-        with local_executor(how.jobs) as pool:
-            run_jobs(tasks, partial(_measure, on_bytes=cancel.checked(shared.advance)), done, pool, cancel)
-    return counts
-
-
-def _measure(task: _Measuring, on_bytes: OnBytes = lambda _: None) -> dict[str, int]:
-    counts = {}
-    with Readers() as readers, readers.unchanged():
-        readers.expect(plane.scale for plane in task.planes)
-        for encoded in task.encoder.encode(read_scales(readers, task.planes)):
-            require_lossless(encoded)
-            counts[encoded.plane.name] = len(encoded.streams.exceptions)
-            if task.kept:
-                task.kept.keep(encoded.streams)
-            on_bytes(encoded.plane.dense_bytes)
-        if task.drop_cache:
-            readers.forget()
-            if task.kept:
-                task.kept.forget()
-    return counts
 
 
 def _kept(
@@ -383,16 +305,11 @@ def _dense_files(checkpoint: Checkpoint) -> list[SideFile]:
 
 
 def _marked_files(
-    checkpoint: Checkpoint,
-    configs: Mapping[str, Any],
-    choice: _Choice,
-    earlier: Earlier,
-    shards: list[OutputShard],
+    checkpoint: Checkpoint, choice: _Choice, earlier: Earlier, shards: list[OutputShard]
 ) -> list[SideFile]:
     """Configs whose recipes are marked, and the index of the stored names."""
-    known = _recipe_modules(configs)
-    marked = {_marked_module(name, known) for name in choice.planes}
-    files = rewritten_configs(checkpoint, lambda raw, name: mark_encoding(raw, name, marked))
+    modules = list(map(module_of, choice.planes))
+    files = rewritten_configs(checkpoint, lambda raw, name: mark_encoding(raw, name, modules, choice.recipes))
     return files + _stored_index(checkpoint, choice, earlier, shards)
 
 

@@ -10,17 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from csf_tool.checkpoint.config import (
-    CONFIG_FILES,
-    covering_recipe,
-    mark_encoding,
-    model_type,
-    recipes,
-    serving_config,
-    strip_encoding,
-)
+from csf_tool.checkpoint.config import CONFIG_FILES, model_type, serving_config
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, index_document, read_index
 from csf_tool.checkpoint.logical import LogicalShard, Range, logical_index, logical_tensors, new_index, own_shards
+from csf_tool.checkpoint.marks import mark_encoding, strip_encoding
 from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
@@ -42,6 +35,7 @@ from csf_tool.write.earlier import Earlier, require_sound
 from csf_tool.write.engine import write
 from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.output import Output, OutputShard
+from csf_tool.write.recipes import Recipes, read_configs, recipes_to_write
 from csf_tool.write.run import WriteOptions, Written
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout
 
@@ -210,20 +204,19 @@ def _statement(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -
 
 def _marked_configs(checkpoint: Checkpoint, earlier: Earlier, notes: list[str]) -> list[SideFile]:
     """The configs, marked at every recipe whose planes are all CSF; planes without a recipe are added to `notes`."""
-    files = config_files(checkpoint)
-    known = {recipe.module for file in files for recipe in recipes(load_lenient(file.path, file.name).value)}
-    covering = {module_of(p.name): covering_recipe(module_of(p.name), known) for p in checkpoint.planes}
-    mixed = {covering_recipe(module_of(p.name), known) for p in checkpoint.dense_planes}
-    if bare := sorted(module for module, recipe in covering.items() if recipe is None):
-        of = f"{bare[0]} (of {len(bare)} modules)"
-        notes.append(f"no recipe covers {of}: readers that go by recipes will not find it")
-    if half := sorted({recipe for recipe in covering.values() if recipe} & mixed):
+    configs = read_configs(checkpoint)
+    recipes = Recipes.of(configs, recipes_to_write(configs, checkpoint))
+    names = [plane.name for plane in checkpoint.planes]
+    if unfound := recipes.unfound(names):
+        notes.append(unfound)
+    modules = list(map(module_of, names))
+    dense = {recipes.whole_of(plane.name) for plane in checkpoint.dense_planes if recipes.cover(plane.name)}
+    if half := sorted(dense & {recipes.whole_of(name) for name in names if recipes.cover(name)}):
         raise UsageError(f"--to hf: some scales of {half[0]} are dense, and a mark stands for a whole module")
-    marked = {recipe for recipe in covering.values() if recipe}
 
     def mark(raw: bytes, name: str) -> bytes:
         kept = earlier.content(name)
-        return mark_encoding(raw, name, marked) if kept is None else kept
+        return mark_encoding(raw, name, modules, recipes.written) if kept is None else kept
 
     return rewritten_configs(checkpoint, mark)
 

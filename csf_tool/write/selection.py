@@ -99,31 +99,41 @@ def csf_bytes(plane: DensePlane, exceptions: int) -> int:
     return plane.fmt.fixed_bytes(plane.rows, plane.cols) + exceptions * EXCEPTION_BYTES
 
 
-def _why_no_gain(plane: DensePlane, exceptions: int) -> str | None:
-    """The reason of a plane that CSF would not make smaller; None where it would."""
-    nbytes = csf_bytes(plane, exceptions)
-    if nbytes < plane.dense_bytes:
-        return None
-    return f"CSF would take {nbytes} bytes, dense {plane.dense_bytes} (--keep-larger forces it)"
+def _growing(
+    planes: Sequence[DensePlane], exceptions: Mapping[str, int], module_of_plane: Mapping[str, str] | None
+) -> dict[str, str]:
+    """The planes that CSF would not make smaller, each with the reason: alone, or all of a module together."""
+    weighed: dict[str, list[DensePlane]] = {}
+    for plane in planes:
+        weighed.setdefault(plane.name if module_of_plane is None else module_of_plane[plane.name], []).append(plane)
+    reasons: dict[str, str] = {}
+    for module, together in weighed.items():
+        stored = sum(csf_bytes(plane, exceptions[plane.name]) for plane in together)
+        dense = sum(plane.dense_bytes for plane in together)
+        if stored >= dense:
+            whole = f"{module} as a whole would not shrink: " if len(together) > 1 else ""
+            reason = f"{whole}CSF would take {stored} bytes, dense {dense} (--keep-larger forces it)"
+            reasons |= {plane.name: reason for plane in together}
+    return reasons
 
 
-def _whole_modules(
-    chosen: Sequence[DensePlane], left: Sequence[LeftDense], module_of_plane: Mapping[str, str]
+def _in_whole_modules(
+    wanted: Sequence[DensePlane], left: Sequence[LeftDense], module_of_plane: Mapping[str, str]
 ) -> tuple[list[DensePlane], list[LeftDense]]:
-    """Leave a module dense as a whole when one of its planes stays dense: readers look up a mark by module."""
+    """The planes of modules in which all can be CSF, and the others: readers look up a mark by module."""
     broken: dict[str, LeftDense] = {}
     for entry in left:
         broken.setdefault(module_of_plane[entry.plane.name], entry)
     kept: list[DensePlane] = []
     dropped: list[LeftDense] = []
-    for plane in chosen:
+    for plane in wanted:
         module = module_of_plane[plane.name]
         if (first := broken.get(module)) is None:
             kept.append(plane)
         else:
             because = f"{module} is left dense as a whole, for {first.plane.name}: {first.reason}"
             dropped.append(LeftDense(plane, because))
-    return kept, [*left, *dropped]
+    return kept, dropped
 
 
 @dataclass(frozen=True)
@@ -142,25 +152,26 @@ def select(
     count_exceptions: Callable[[list[DensePlane]], dict[str, int]],
     doubtful: Mapping[str, str] = MappingProxyType({}),
     experts: Experts = USUAL,
+    refused: Mapping[str, str] = MappingProxyType({}),
+    otherwise: Sequence[LeftDense] = (),
 ) -> Selection:
     """Choose among the dense planes of a checkpoint; of those in `doubtful` the order of the scales is unknown.
 
     `count_exceptions` encodes planes to see how many exceptions each has. With `module_of_plane` (for the
-    Hugging Face layout) modules are compressed whole or not at all.
+    Hugging Face layout) modules are weighed, and compressed, whole or not at all: a plane that grows goes along
+    where its module shrinks. Planes in `refused`, and `otherwise`, stay dense whatever the rules say.
     """
     left, wanted = [], []
     for plane in planes:
-        if reason := rules.refusal(plane, doubtful.get(plane.name), experts):
+        if reason := rules.refusal(plane, doubtful.get(plane.name), experts) or refused.get(plane.name):
             left.append(LeftDense(plane, reason))
         else:
             wanted.append(plane)
-    exceptions = count_exceptions(wanted)
-    chosen = []
-    for plane in wanted:
-        if not rules.keep_larger and (reason := _why_no_gain(plane, exceptions[plane.name])):
-            left.append(LeftDense(plane, reason))
-        else:
-            chosen.append(plane)
     if module_of_plane is not None:
-        chosen, left = _whole_modules(chosen, left, module_of_plane)
-    return Selection(exceptions, chosen, left)
+        wanted, dropped = _in_whole_modules(wanted, [*left, *otherwise], module_of_plane)
+        left += dropped
+    exceptions = count_exceptions(wanted)
+    reasons = {} if rules.keep_larger else _growing(wanted, exceptions, module_of_plane)
+    left += [LeftDense(plane, reasons[plane.name]) for plane in wanted if plane.name in reasons]
+    chosen = [plane for plane in wanted if plane.name not in reasons]
+    return Selection(exceptions, chosen, [*left, *otherwise])

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csf_tool.checkpoint.config import Recipe, mark_encoding, quantization_config, recipes, strip_encoding
+from csf_tool.checkpoint.config import Recipe, quantization_config, recipes
+from csf_tool.checkpoint.marks import mark_encoding, strip_encoding
 from csf_tool.disk.lenient_json import parse_lenient
 from csf_tool.errors import CheckpointError
 from tests.odd_json import OBJECTS, PUBLISHED, spellings
