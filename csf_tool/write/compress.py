@@ -201,7 +201,7 @@ def compress(
     if unread := target.unread(formats):
         written.notes.append(f"{unread}: --exclude leaves such planes dense")
     written.notes += [] if target.gives_receipts else _relabelled(checkpoint, choice)
-    written.notes[:0] = _notes(target, options, recipes, choice)
+    written.notes[:0] = _notes(target, options, recipes, choice) + _with_all_experts(checkpoint, choice)
     return _compressed(written, target, choice, encoder.device, left)
 
 
@@ -228,6 +228,16 @@ def _notes(target: TargetLayout, options: CompressOptions, recipes: Recipes, cho
         more = f"{count(len(grown), 'plane')} took {sum(grown)} bytes more"
         notes.append(f"{more}: a module is marked, and compressed, as a whole where it shrinks as a whole")
     return notes
+
+
+def _with_all_experts(checkpoint: Checkpoint, choice: _Choice) -> list[str]:
+    """Which planes no engine finds that looks for a plane of each expert."""
+    experts, rows = checkpoint.experts, {name: rows for name, (_, rows, *_) in choice.planes.items()}
+    found = [name for name, n in rows.items() if experts.of_tensor(name) is None and experts.are_all_in(name, n)]
+    if not found:
+        return []
+    are = f"{count(len(found), 'plane')}, as {found[0]}, with the rows of all experts"
+    return [f"{are}: csf-tool reads such planes, engines that look for a plane of each expert do not (--exclude)"]
 
 
 def _compressed(

@@ -51,7 +51,7 @@ def _stay(number: int) -> str:
 class Rules:
     """The user's rules: globs on tensor names, and whether planes may grow.
 
-    Without `include` the routed experts' scales are meant.
+    Without `include` the routed experts' scales are meant, in matrices of their own or one below the other.
     """
 
     include: Sequence[str] = ()
@@ -65,18 +65,15 @@ class Rules:
             return "excluded by --exclude"
         if self.include and not _matches(plane.name, self.include):
             return "not included by --include"
+        fault = plane.fmt.geometry_fault(plane.rows, plane.cols)
         if not self.include and experts.of_tensor(plane.name) is None:
-            return _whole_stack(plane) if experts.are_all_in(plane.name, plane.rows) else "not a routed expert's"
+            if not experts.are_all_in(plane.name, plane.rows):
+                return "not a routed expert's"
+            if fault:
+                return f"it has the rows of all experts, which no readers split, and as one plane {fault}"
         if doubt and not self.allow_padded:
             return f"its layout is unknown, {doubt} (--allow-padded takes it as it is)"
-        return plane.fmt.geometry_fault(plane.rows, plane.cols)
-
-
-def _whole_stack(plane: DensePlane) -> str:
-    """Why a matrix with the rows of all experts stays dense, and what can be done."""
-    fault = plane.fmt.geometry_fault(plane.rows, plane.cols)
-    can = f"nor can it be one plane: {fault}" if fault else "--include '*' takes it as one plane all the same"
-    return f"it has the rows of all experts, and readers look for the planes of each expert; {can}"
+        return fault
 
 
 def _matches(name: str, globs: Iterable[str]) -> bool:
