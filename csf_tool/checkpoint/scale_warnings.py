@@ -6,7 +6,6 @@ from csf_tool.checkpoint.model import DenseTable, Shard
 from csf_tool.checkpoint.names import SCALE_SUFFIXES
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.codes import Code
-from csf_tool.text import count
 
 _STACKED_SUFFIXES = (*SCALE_SUFFIXES, "_scales")
 """Suffixes of block scales, those of gpt-oss's stacks among them."""
@@ -16,19 +15,12 @@ _QUANTIZATION_METADATA = "_quantization_metadata"
 
 
 def warn_of_stacked(problems: Problems, shards: Iterable[Shard]) -> None:
-    """Warn once of scales that have three dimensions or more, because experts are stacked into one tensor."""
-    found = [
-        (shard.name, name, shape)
-        for shard in shards
-        for name, shape in zip(shard.header.names, shard.header.shapes, strict=True)
-        if len(shape) > 2 and name.endswith(_STACKED_SUFFIXES)
-    ]
-    if not found:
-        return
-    file, name, shape = found[0]
-    more = f", as are {len(found) - 1} more" if len(found) > 1 else ""
-    text = f"is {list(shape)}: scales of stacked experts{more}; CSF planes are of one matrix, so these stay as they are"
-    problems.warn(text, Code.STACKED_SCALES, file, name)
+    """Warn of scales that have three dimensions or more, because experts are stacked into one tensor."""
+    for shard in shards:
+        for name, shape in zip(shard.header.names, shard.header.shapes, strict=True):
+            if len(shape) > 2 and name.endswith(_STACKED_SUFFIXES):
+                text = f"is {list(shape)}: scales of stacked experts; CSF planes are of one matrix: it stays as it is"
+                problems.warn(text, Code.STACKED_SCALES, shard.name, name)
 
 
 def doubtful_scales(table: DenseTable, shards: Iterable[Shard]) -> dict[str, str]:
@@ -45,10 +37,7 @@ def doubtful_scales(table: DenseTable, shards: Iterable[Shard]) -> dict[str, str
 
 
 def warn_of_doubtful(problems: Problems, doubtful: dict[str, str]) -> None:
-    """Warn once of all doubtful scales."""
-    if not doubtful:
-        return
-    name, why = next(iter(doubtful.items()))
-    text = f"its layout is unknown, {why}: padded, or in tiles? So {count(len(doubtful), 'block scale')}; "
-    text += "no byte of them is moved, and compress takes them only with --allow-padded"
-    problems.warn(text, Code.SCALE_LAYOUT, tensor=name)
+    """Warn of scales whose bytes may not be in row order."""
+    rule = "no byte of it is moved, and compress takes it only with --allow-padded"
+    for name, why in doubtful.items():
+        problems.warn(f"its layout is unknown, {why}: padded, or in tiles? {rule}", Code.SCALE_LAYOUT, tensor=name)

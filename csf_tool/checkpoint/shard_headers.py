@@ -36,10 +36,11 @@ def read_shard(checkpoint: Checkpoint, name: str, problems: Problems) -> Shard:
             size, mtime_ns = status.st_size, status.st_mtime_ns
             header = read_header(reader, size)
     problems += [Problem(fault.problem, fault.code, name, fault.tensor) for fault in header.faults]
-    for dtype in sorted(set(header.dtypes) - DTYPES.keys()):
-        first = header.names[header.dtypes.index(dtype)]
-        text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
-        problems.warn(text, Code.UNKNOWN_DTYPE, name, first)
+    if unknown := set(header.dtypes) - DTYPES.keys():
+        for tensor, dtype in zip(header.names, header.dtypes, strict=True):
+            if dtype in unknown:
+                text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
+                problems.warn(text, Code.UNKNOWN_DTYPE, name, tensor)
     return Shard(name, path, size, mtime_ns, header, remote)
 
 
