@@ -257,7 +257,7 @@ MESSAGES: dict[str, Output] = {
     "is FP4 by the config, and stored as …": stats(unquantised),
     "not there (missing, or a link to a missing blob)": stats(of(mini_hf, gone(ONE))),
     "does not list this shard": stats(of(mini_hf, lambda root: write_shard(root / "more.safetensors", []))),
-    "stands in … as well: which of them counts cannot be known": stats(
+    "all … tensors stand in … as well: which of them counts cannot be known": stats(
         of(mini_hf, lambda root: shutil.copy(root / ONE, root / "model-00001-of-00002 (1).safetensors"))
     ),
     "leaves the checkpoint's folder or is not a plain path": stats(

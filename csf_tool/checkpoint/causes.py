@@ -42,7 +42,7 @@ class Sentence(NamedTuple):
 
 @dataclass
 class Cause:
-    """A cause: the first sentence about it, the first few others, and how many others there are, in which files."""
+    """A cause: the first sentence about it, the first few others, how many others there are, and in which files."""
 
     first: Sentence
     problems: int = 1
@@ -75,7 +75,8 @@ class Cause:
             return str(self.first)
         line, files = f"{self.first}; and {self.others:,} more like it", list(self._files)
         if files == [self.first.file]:
-            return f"{line}: {_some(self._differences(), self.others)}"
+            names = [name for name in self._differences() if name]
+            return f"{line}: {_some(names, self.others)}" if names else line
         if len(files) == 1:
             return f"{line}, in {_some(files, 1)}"
         inside = ": in" if len(files) == self.others else f", in {count(len(files), 'file')}:"
@@ -87,7 +88,7 @@ class Cause:
             return [other.tensor for other in self._next]
         own = _names().findall(self.first.words)
         found = (zip(_names().findall(other.words), own, strict=False) for other in self._next)
-        return [next((theirs for theirs, mine in pairs if theirs != mine), self.first.tensor) for pairs in found]
+        return [next((theirs for theirs, mine in pairs if theirs != mine), "") for pairs in found]
 
 
 def _some(names: list[str], of: int) -> str:
@@ -137,9 +138,9 @@ def _names() -> re.Pattern[str]:
 
 @lru_cache(_CACHED)
 def _cause_of(words: str) -> str:
-    """A sentence without its names and numbers. Browsers put a number in brackets behind a name: it is part of it."""
+    """A sentence without its names and numbers. A number that a browser puts in brackets is part of a name."""
     bare = _names().sub("#", words)
-    return re.sub(r"#(?: \(#\)#?)+", "#", bare).replace(" (and # more)", "")
+    return re.sub(r"#(?:,#| \(#\)#?)+", "#", bare).replace(" (and # more)", "")
 
 
 class Line(NamedTuple):

@@ -210,7 +210,7 @@ class _Search:
         """Block scales beside FP4 weights that are not of their shape or dtype."""
         for ending in _SCALES:
             rows = self._stored.rows_of(ending)
-            for module in rows.keys() - self._formats.keys() if rows else ():
+            for module in [module for module in rows if module not in self._formats]:
                 weight = self._packed.get(module)
                 if weight is None or not (fault := self._misfit(module, rows[module], weight)):
                     continue

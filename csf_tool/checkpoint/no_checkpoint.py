@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+from csf_tool.checkpoint.causes import lines_of
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.index import INDEX_SUFFIX
@@ -93,7 +94,7 @@ def no_shard_can_be_read(path: Path, listed_by: str, names: list[str], problems:
     """Why a folder whose shards are known by name has none of them."""
     refusal, code = f"not one of {count(len(names), 'shard')} can be read", Code.NO_SHARD_HERE
     if any(p.code is not Code.MISSING_FILE for p in problems):
-        refusal, code = f"{refusal} ({'; '.join(map(str, problems[-3:]))})", Code.NO_SHARD_READABLE
+        refusal, code = f"{refusal} ({'; '.join(line.text for line in lines_of(problems)[:3])})", Code.NO_SHARD_READABLE
     elif layout := _listing(path.parent):
         refusal += f": this is a folder inside a {layout.name}; give {path.parent}"
     else:

@@ -71,7 +71,7 @@ def test_an_unfinished_download_beside_shards_that_look_complete(tmp_path: Path,
     root = hub_cache(mini_hf(tmp_path / "in", 3), tmp_path / "cache")
     (root / leftover).parent.mkdir(parents=True, exist_ok=True)
     (root / leftover).write_bytes(b"x")
-    text = f"{Path(leftover).name}: 1 file of a download or copy that was not finished"
+    text = f"{Path(leftover).name}: is left of a download or copy that was not finished"
     for command in ("stats", "verify"):
         result = run(command, root)
         assert result.exit_code == 0
