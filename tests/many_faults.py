@@ -332,7 +332,7 @@ MANY_OF: dict[Code, Build] = {
     Code.POSITION_OUTSIDE: shard(*CSF, exceptions=words(0xFF000000, 0xFFFFFFFF)),
     Code.POSITION_ORDER: shard(*CSF, exceptions=words(0xFF000005, 0xFF000004)),
     Code.NEEDLESS_EXCEPTION: shard(*CSF, exceptions=words(BASE << 24)),
-    Code.STREAM_SIZE: shard(*CSF, fixed=like("U8", 1, 16 + 32 * 4, nbytes=16 + 32 * 4)),
+    Code.STREAM_SIZE: shard(*CSF, exceptions=like("U8", 8, nbytes=8)),
     Code.UNREADABLE_STREAMS: shard(*CSF, exceptions=words(0xFFFFFFFF)),
     Code.HALF_A_PAIR: shard(WEIGHT, FIXED, whole=CSF),
     Code.GEOMETRY_UNKNOWN: shard(FIXED, EXCEPTIONS, whole=CSF, fixed=lambda t: replace(t, shape=(len(t.data),))),

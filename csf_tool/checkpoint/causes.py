@@ -73,8 +73,8 @@ class Cause:
         """The first sentence in full, the number of the others, and the names of a few."""
         if not self.others:
             return str(self.first)
-        line, files = f"{self.first}; and {self.others:,} more like it", list(self._files)
-        if files == [self.first.file]:
+        line, files = f"{self.first}; and {self.others:,} more like it", list(filter(None, self._files))
+        if files in ([], [self.first.file]):
             names = [name for name in self._differences() if name]
             return f"{line}: {_some(names, self.others)}" if names else line
         if len(files) == 1:

@@ -41,6 +41,8 @@ def test_what_differs_is_named_where_places_do_not() -> None:
     found = [of(f"lists shard 'x {i}' twice", "m") for i in range(3)]
     assert texts(*found) == ["m: lists shard 'x 0' twice; and 2 more like it: 'x 1', 'x 2'"]
     assert texts(*[of("is damaged", "m")] * 3) == ["m: is damaged; and 2 more like it"]
+    assert texts(of("x", ""), of("x", ""), of("x", "", "t")) == ["x; and 2 more like it: t, ..."]
+    assert texts(of("x"), of("x", "")) == ["a: x; and 1 more like it"]
 
 
 @pytest.mark.parametrize(
