@@ -83,7 +83,7 @@ class Cause:
         return f"{line}{inside} {_some(files, len(files))}"
 
     def _differences(self) -> list[str]:
-        """What tells the next sentences from the first: the tensor, or the first name or number in their words."""
+        """Names that tell the next sentences from the first: the tensor, or the first name or number in their words."""
         if any(other.tensor != self.first.tensor for other in self._next):
             return [other.tensor for other in self._next]
         own = _names().findall(self.first.words)
@@ -124,7 +124,7 @@ class Causes(Generic[K]):
 
 @cache
 def _names() -> re.Pattern[str]:
-    """What may be a name or a number in a sentence: quoted, in brackets, or with a digit, a slash or a dot inside.
+    """Pattern of names and numbers in a sentence: quoted, in brackets, or with a digit, a slash or a dot inside.
 
     Dtypes and formats are neither: they tell causes apart. Every part is possessive or begins at one place, so that
     no text takes more than one look at each character.

@@ -60,7 +60,7 @@ def print_problems(problems: list[Problem], lister: str = "csf-tool verify --jso
 
 
 def hint(lines: list[Line], lister: str) -> list[str]:
-    """Where every problem is listed, if some lines stand for several."""
+    """Sentence on the place where every problem is listed, if some lines stand for several."""
     number = sum(line.problems for line in lines)
     return [f"... {number:,} problems in all: {lister} lists each"] if number > len(lines) else []
 
