@@ -322,8 +322,8 @@ def test_documents_that_nest_deep_are_refused_in_every_place(tmp_path: Path) -> 
     root = mini_container(tmp_path / "c")
     for file in ("verification.json", "build-contract.json", RECEIPT, "manifest.json"):
         (root / file).write_text(deep)
-        code, output = run("verify", root, "--json")
-        assert (code, f'"file": "{file}",' in output, "JSON nested too deeply" in output) == (1, True, True)
+        code, output = run("verify", root)
+        assert (code, "JSON nested too deeply" in output, file in output) == (1, True, True)
 
 
 def test_messages_stay_short_whatever_a_file_says(tmp_path: Path) -> None:
