@@ -22,8 +22,11 @@ K = TypeVar("K")
 CAUSES_OF_A_KIND = 10
 """Most causes of one kind that are told apart: files made for it could have a cause for each tensor."""
 
+_ALL_NAMED = 10
+"""Most places of a cause, after the first, that are all named."""
+
 _NAMED = 3
-"""Number of places of a cause that are named after the first."""
+"""Number of places that are named where there are more."""
 
 _CACHED = 1024
 """Number of texts whose cause is remembered: most problems of a cause have one text."""
@@ -66,7 +69,7 @@ class Cause:
         self.others += 1
         self.is_uniform = self.is_uniform and sentence.words == self.first.words
         self._files[sentence.file] = None
-        if len(self._next) < _NAMED:
+        if len(self._next) < _ALL_NAMED:
             self._next.append(sentence)
 
     def __str__(self) -> str:
@@ -92,8 +95,8 @@ class Cause:
 
 
 def _some(names: list[str], of: int) -> str:
-    """The first of some names; dots stand for the rest."""
-    shown = [escape(name) for name in names[:_NAMED]]
+    """All names if they are few, or else the first and dots; they are so many, or more."""
+    shown = [escape(name) for name in names[: _ALL_NAMED if of <= _ALL_NAMED else _NAMED]]
     return ", ".join([*shown, "..."] if of > len(shown) else shown)
 
 

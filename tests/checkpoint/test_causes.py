@@ -24,14 +24,15 @@ def test_one_problem_is_said_as_it_is() -> None:
 def test_tensors_of_a_file_are_named() -> None:
     found = [of(f"ends at byte {i}", "a", f"t.{i}") for i in range(4)]
     assert texts(*found) == ["a: t.0: ends at byte 0; and 3 more like it: t.1, t.2, t.3"]
-    assert texts(*found, of("ends at byte 9", "a", "t.9")) == [
-        "a: t.0: ends at byte 0; and 4 more like it: t.1, t.2, t.3, ..."
-    ]
+    many = [of(f"ends at byte {i}", "a", f"t.{i}") for i in range(12)]
+    assert texts(*many) == ["a: t.0: ends at byte 0; and 11 more like it: t.1, t.2, t.3, ..."]
+    assert texts(*many[:-1])[0].endswith("; and 10 more like it: t.1, t.2, t.3, t.4, t.5, t.6, t.7, t.8, t.9, t.10")
 
 
 def test_files_are_named_and_counted_where_they_are_several() -> None:
-    one_each = [of("empty", f"{i}.x") for i in range(6)]
-    assert texts(*one_each) == ["0.x: empty; and 5 more like it: in 1.x, 2.x, 3.x, ..."]
+    one_each = [of("empty", f"{i}.x") for i in range(12)]
+    assert texts(*one_each) == ["0.x: empty; and 11 more like it: in 1.x, 2.x, 3.x, ..."]
+    assert texts(*one_each[:5]) == ["0.x: empty; and 4 more like it: in 1.x, 2.x, 3.x, 4.x"]
     many_each = [of("empty", f"{i}.x", f"t.{j}") for i in range(3) for j in range(1000)]
     assert texts(*many_each) == ["0.x: t.0: empty; and 2,999 more like it, in 3 files: 0.x, 1.x, 2.x"]
     assert texts(one_each[0], one_each[1]) == ["0.x: empty; and 1 more like it, in 1.x"]
