@@ -7,7 +7,7 @@ for the causes and the files that are named, not for each problem.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
@@ -33,33 +33,36 @@ _CACHED = 1024
 
 
 class Sentence(NamedTuple):
-    """A sentence, and the place that it is about: file, tensor, or nothing but what the words say."""
+    """A sentence that is no problem, and the tensor that it is about, if any."""
 
-    words: str
+    problem: str
     file: str = ""
     tensor: str = ""
 
     def __str__(self) -> str:
-        return ": ".join(map(escape, filter(None, (self.file, self.tensor, self.words))))
+        return escape(self.problem)
+
+
+Said = Problem | Sentence
 
 
 @dataclass
 class Cause:
     """A cause: the first sentence about it, the first few others, how many others there are, and in which files."""
 
-    first: Sentence
+    first: Said
     problems: int = 1
     """Number of problems, of which several may share a sentence."""
     others: int = 0
     """Number of sentences after the first."""
     is_uniform: bool = True
     """Whether all sentences have the very same words."""
-    _next: list[Sentence] = field(default_factory=list)
+    _next: list[Said] = field(default_factory=list)
     _files: dict[str, None] = field(default_factory=dict)
     """The files of the others, in order."""
-    _shared: set[Sentence] = field(default_factory=set)
+    _shared: set[Said] = field(default_factory=set)
 
-    def add(self, sentence: Sentence, *, is_shared: bool) -> None:
+    def add(self, sentence: Said, *, is_shared: bool) -> None:
         """Count another problem; a sentence that several share counts once."""
         self.problems += 1
         if is_shared:
@@ -67,7 +70,7 @@ class Cause:
                 return
             self._shared.add(sentence)
         self.others += 1
-        self.is_uniform = self.is_uniform and sentence.words == self.first.words
+        self.is_uniform = self.is_uniform and sentence.problem == self.first.problem
         self._files[sentence.file] = None
         if len(self._next) < _ALL_NAMED:
             self._next.append(sentence)
@@ -89,8 +92,8 @@ class Cause:
         """Names that tell the next sentences from the first: the tensor, or the first name or number in their words."""
         if any(other.tensor != self.first.tensor for other in self._next):
             return [other.tensor for other in self._next]
-        own = _names().findall(self.first.words)
-        found = (zip(_names().findall(other.words), own, strict=False) for other in self._next)
+        own = _names().findall(self.first.problem)
+        found = (zip(_names().findall(other.problem), own, strict=False) for other in self._next)
         return [next((theirs for theirs, mine in pairs if theirs != mine), "") for pairs in found]
 
 
@@ -107,9 +110,9 @@ class Causes(Generic[K]):
     told: dict[K, dict[str, Cause]] = field(default_factory=dict)
     rest: Counter[K] = field(default_factory=Counter)
 
-    def add(self, kind: K, sentence: Sentence, *, is_shared: bool = False) -> None:
+    def add(self, kind: K, sentence: Said, *, is_shared: bool = False) -> None:
         """Count a problem with its cause, or with the rest of its kind."""
-        told, key = self.told.setdefault(kind, {}), _cause_of(sentence.words)
+        told, key = self.told.setdefault(kind, {}), _cause_of(sentence.problem)
         if cause := told.get(key):
             cause.add(sentence, is_shared=is_shared)
         elif len(told) < CAUSES_OF_A_KIND:
@@ -161,8 +164,8 @@ def lines_of(problems: Iterable[Problem]) -> list[Line]:
     """
     found: Causes[tuple[Severity, Code]] = Causes()
     for p in problems:
-        words, tensor = (p.summary, "") if p.summary else (p.problem, p.tensor)
-        found.add((p.severity, p.code), Sentence(words, p.file, tensor), is_shared=bool(p.summary))
+        said = replace(p, problem=p.summary, tensor="") if p.summary else p
+        found.add((p.severity, p.code), said, is_shared=bool(p.summary))
     lines = [Line(severity, text, number) for (severity, _), text, number in found]
     return sorted(lines, key=lambda line: line.severity is not Severity.ERROR)
 

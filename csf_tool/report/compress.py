@@ -62,7 +62,7 @@ def _reasons(left: list[LeftDense]) -> list[str]:
     causes = sorted(found.told[None].values(), key=lambda cause: -cause.problems)
     lines = [
         f"  {cause.problems:>7,}  {'' if cause.is_uniform else f'as {escape(cause.first.tensor)}: '}"
-        + escape(cause.first.words)
+        + escape(cause.first.problem)
         for cause in causes
     ]
     rest = found.rest[None]
