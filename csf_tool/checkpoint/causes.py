@@ -33,36 +33,32 @@ _CACHED = 1024
 
 
 class Sentence(NamedTuple):
-    """A sentence that is no problem, and the tensor that it is about, if any."""
+    """A sentence, and the place that it is about: file, tensor, or nothing but what the words say."""
 
-    problem: str
+    words: str
     file: str = ""
     tensor: str = ""
-
-    def __str__(self) -> str:
-        return escape(self.problem)
-
-
-Said = Problem | Sentence
 
 
 @dataclass
 class Cause:
     """A cause: the first sentence about it, the first few others, how many others there are, and in which files."""
 
-    first: Said
+    first: Sentence
+    said: str
+    """The first sentence with its place, made harmless for a terminal."""
     problems: int = 1
     """Number of problems, of which several may share a sentence."""
     others: int = 0
     """Number of sentences after the first."""
     is_uniform: bool = True
     """Whether all sentences have the very same words."""
-    _next: list[Said] = field(default_factory=list)
+    _next: list[Sentence] = field(default_factory=list)
     _files: dict[str, None] = field(default_factory=dict)
     """The files of the others, in order."""
-    _shared: set[Said] = field(default_factory=set)
+    _shared: set[Sentence] = field(default_factory=set)
 
-    def add(self, sentence: Said, *, is_shared: bool) -> None:
+    def add(self, sentence: Sentence, *, is_shared: bool) -> None:
         """Count another problem; a sentence that several share counts once."""
         self.problems += 1
         if is_shared:
@@ -70,7 +66,7 @@ class Cause:
                 return
             self._shared.add(sentence)
         self.others += 1
-        self.is_uniform = self.is_uniform and sentence.problem == self.first.problem
+        self.is_uniform = self.is_uniform and sentence.words == self.first.words
         self._files[sentence.file] = None
         if len(self._next) < _ALL_NAMED:
             self._next.append(sentence)
@@ -78,8 +74,8 @@ class Cause:
     def __str__(self) -> str:
         """The first sentence in full, the number of the others, and the names of a few."""
         if not self.others:
-            return str(self.first)
-        line, files = f"{self.first}; and {self.others:,} more like it", list(filter(None, self._files))
+            return self.said
+        line, files = f"{self.said}; and {self.others:,} more like it", list(filter(None, self._files))
         if files in ([], [self.first.file]):
             names = [name for name in self._differences() if name]
             return f"{line}: {_some(names, self.others)}" if names else line
@@ -92,8 +88,8 @@ class Cause:
         """Names that tell the next sentences from the first: the tensor, or the first name or number in their words."""
         if any(other.tensor != self.first.tensor for other in self._next):
             return [other.tensor for other in self._next]
-        own = _names().findall(self.first.problem)
-        found = (zip(_names().findall(other.problem), own, strict=False) for other in self._next)
+        own = _names().findall(self.first.words)
+        found = (zip(_names().findall(other.words), own, strict=False) for other in self._next)
         return [next((theirs for theirs, mine in pairs if theirs != mine), "") for pairs in found]
 
 
@@ -110,13 +106,13 @@ class Causes(Generic[K]):
     told: dict[K, dict[str, Cause]] = field(default_factory=dict)
     rest: Counter[K] = field(default_factory=Counter)
 
-    def add(self, kind: K, sentence: Said, *, is_shared: bool = False) -> None:
-        """Count a problem with its cause, or with the rest of its kind."""
-        told, key = self.told.setdefault(kind, {}), _cause_of(sentence.problem)
+    def add(self, kind: K, sentence: Sentence, whole: object, *, is_shared: bool = False) -> None:
+        """Count a problem with its cause, or the rest of its kind; `whole` is the sentence with its place."""
+        told, key = self.told.setdefault(kind, {}), _cause_of(sentence.words)
         if cause := told.get(key):
             cause.add(sentence, is_shared=is_shared)
         elif len(told) < CAUSES_OF_A_KIND:
-            told[key] = Cause(sentence)
+            told[key] = Cause(sentence, escape(whole))
         else:
             self.rest[kind] += 1
 
@@ -164,8 +160,9 @@ def lines_of(problems: Iterable[Problem]) -> list[Line]:
     """
     found: Causes[tuple[Severity, Code]] = Causes()
     for p in problems:
-        said = replace(p, problem=p.summary, tensor="") if p.summary else p
-        found.add((p.severity, p.code), said, is_shared=bool(p.summary))
+        if p.summary:
+            p = replace(p, problem=p.summary, tensor="")
+        found.add((p.severity, p.code), Sentence(p.problem, p.file, p.tensor), p, is_shared=bool(p.summary))
     lines = [Line(severity, text, number) for (severity, _), text, number in found]
     return sorted(lines, key=lambda line: line.severity is not Severity.ERROR)
 
@@ -174,7 +171,7 @@ def sentences_of(texts: Iterable[str]) -> list[str]:
     """A line for each cause among some texts, made harmless for a terminal."""
     found: Causes[None] = Causes()
     for text in texts:
-        found.add(None, Sentence(text))
+        found.add(None, Sentence(text), text)
     return [line for _, line, _ in found]
 
 

@@ -58,11 +58,11 @@ def _reasons(left: list[LeftDense]) -> list[str]:
     """The reasons, the most frequent first; of reasons that differ in names and numbers alone, that of one plane."""
     found: Causes[None] = Causes()
     for entry in left:
-        found.add(None, Sentence(entry.reason, tensor=entry.plane.name))
+        found.add(None, Sentence(entry.reason, tensor=entry.plane.name), entry.reason)
     causes = sorted(found.told[None].values(), key=lambda cause: -cause.problems)
     lines = [
         f"  {cause.problems:>7,}  {'' if cause.is_uniform else f'as {escape(cause.first.tensor)}: '}"
-        + escape(cause.first.problem)
+        + escape(cause.first.words)
         for cause in causes
     ]
     rest = found.rest[None]
