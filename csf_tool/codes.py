@@ -51,12 +51,15 @@ class Code(StrEnum):
     UNSAFE_NAME = "unsafe-name", "A file's name leaves the checkpoint's folder or is not a plain path."
     TOO_LARGE = "too-large", "A file of text is larger than any that is read."
     INVALID_JSON = "invalid-json", "A file or a header is not valid JSON, or not of the kind that belongs there."
+    ODD_JSON = "odd-json", "A JSON file has what some readers refuse, or take differently."
     INVALID_FIELD = "invalid-field", "A field of a document is not what it has to be."
     DAMAGED_FIELD = "damaged-field", "A word that every such document has is spelt wrongly: the file is damaged."
     INDEX_LACKS_SHARD = "index-lacks-shard", "The index does not list a shard that is here."
     INDEX_LACKS_TENSOR = "index-lacks-tensor", "The index does not list a tensor that a shard holds."
     INDEX_NAMES_MISSING_TENSOR = "index-names-missing-tensor", "The index lists a tensor that no shard holds."
     INDEX_NAMES_OTHER_SHARD = "index-names-other-shard", "The index places a tensor in another shard than holds it."
+    SHARD_LEFT_ASIDE = "shard-left-aside", "A shard is not in the index, and its tensors stand in those that are."
+    RANK_FILES = "rank-files", "There is one file a rank of a tensor-parallel engine, and no whole tensors."
     TENSOR_IN_TWO_SHARDS = "tensor-in-two-shards", "Two shards hold a tensor of one name."
 
     # Headers and data of shards
@@ -79,7 +82,7 @@ class Code(StrEnum):
     SIZE_DIFFERS = "size-differs", "The file is not as long as a manifest or a list says."
     SOURCE_DIFFERS = "source-differs", "What the streams decode to is not what the original had."
     CANNOT_BE_REBUILT = "cannot-be-rebuilt", "The original shard cannot be rebuilt: some of its bytes cannot be had."
-    OTHER_LIST = "other-list", "The list of hashes is of another repository or revision."
+    OTHER_LIST = "other-list", "The list of hashes is of another repository, revision or folder."
 
     # Streams and planes
     BASE_TOO_HIGH = "base-too-high", "A row's base is above the highest of the format."

@@ -34,6 +34,9 @@ _LIBRARY_BYTES = 64 << 20
 _GRACE_SECONDS = 0.6
 """Seconds that an interrupted command has to tidy up. The next run does the rest, as after a kill."""
 
+_LOOK_SECONDS = 0.2
+"""Longest wait in one piece: Ctrl-C that arrives as it begins does not end it."""
+
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -219,7 +222,8 @@ class _Output(io.FileIO):
             if done is None:  # another process has made the stream non-blocking
                 import select
 
-                select.select([], [self], [])
+                while not select.select([], [self], [], _LOOK_SECONDS)[1]:
+                    pass
             left = left[done or 0 :]
         return nbytes
 

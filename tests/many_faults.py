@@ -302,6 +302,11 @@ MANY_OF: dict[Code, Build] = {
     Code.INVALID_JSON: filled(raw_file(b'{"a":}')),
     Code.TRAILING_BYTES: each(_append),
     Code.INDEX_LACKS_SHARD: but(shards, _weight_map(lambda m: [m.pop(f"norm.{i}") for i in range(1, MANY + 1)])),
+    Code.SHARD_LEFT_ASIDE: but(
+        shards,
+        lambda r: [shutil.copy(r / shard_name(i + 1, MANY + 1), r / f"copy {i}.safetensors") for i in range(MANY)],
+    ),
+    Code.ODD_JSON: _json_files('{"a": NaN}'),
     Code.DOWNLOAD_UNFINISHED: but(shards, lambda r: [(r / f"{i}.aria2").write_bytes(b"x") for i in range(MANY)]),
     Code.HASH_DIFFERS: _sums(lambda i: f"{i:064x}  {shard_name(i + 1, MANY + 1)}\n"),
     Code.HASH_DAMAGED: _sums(lambda i: f"{i:060x}  {shard_name(i + 1, MANY + 1)}\n"),
@@ -373,7 +378,7 @@ ONCE = {
     Code.NOT_A_CHECKPOINT, Code.NO_SHARD_HERE, Code.NO_SHARD_READABLE, Code.DOWNLOAD_BEGUN, Code.RUN_UNFINISHED,
     Code.UNKNOWN_SCHEMA, Code.MIXED_LAYOUTS, Code.SERVING_DIRECTORY, Code.NO_INDEX, Code.CONFIG_FORMAT,
     Code.CONFIG_CONTRADICTS_ITSELF, Code.NO_RECORDED_HASH, Code.MIXED_REVISIONS, Code.OTHER_LIST, Code.NO_STACK,
-    Code.NO_RECEIPTS, Code.FAULTY_SOURCE, Code.NOTHING_TO_EXPAND, Code.NOTHING_MATCHED, Code.NO_ROOM, Code.NOT_EMPTY,
+    Code.NO_RECEIPTS, Code.RANK_FILES, Code.FAULTY_SOURCE, Code.NOTHING_TO_EXPAND, Code.NOTHING_MATCHED, Code.NO_ROOM, Code.NOT_EMPTY,
     Code.WRONG_IN_DESTINATION, Code.OTHER_RUN, Code.JOURNAL_TAKEN, Code.LOST_OUTPUT, Code.DAMAGED_JOURNAL,
     Code.NESTED_FOLDERS, Code.SHARED_SOURCE, Code.SOURCE_CHANGED, Code.WRITTEN_WRONGLY, Code.USAGE, Code.ENVIRONMENT,
     # Raised for the first file or tensor

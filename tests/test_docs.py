@@ -43,7 +43,7 @@ def test_the_plane_in_the_format_document_is_one() -> None:
 def cli_reference() -> dict[str, str]:
     """The sections of the command reference by command. CSF_TOOL_UPDATE_SNAPSHOTS=1 rewrites it."""
     if os.environ.get("CSF_TOOL_UPDATE_SNAPSHOTS"):
-        write = [sys.executable, "-m", "typer", "csf_tool.cli", "utils", "docs", "--name", "csf-tool"]
+        write = [sys.executable, "-m", "typer", "csf_tool.cli.application", "utils", "docs", "--name", "csf-tool"]
         text = subprocess.run(write, check=True, cwd=ROOT, capture_output=True, text=True).stdout
         examples = re.sub(r"\n\nExamples:\n((?:csf-tool .*\n)+)", r"\n\n```console\n\1```\n", html.unescape(text))
         REFERENCE.write_text(re.sub(r"\n{3,}", "\n\n", examples).strip() + "\n")

@@ -121,10 +121,11 @@ def test_unbuffered_streams_and_those_that_do_not_block(sample: Sample) -> None:
 @pytest.mark.parametrize("presses", [1, 2, 3])
 @pytest.mark.parametrize("command", ["--help", "stats", "verify"])
 def test_an_interrupt_at_every_moment_of_a_start(sample: Sample, command: str, presses: int) -> None:
-    """From when Python itself is up: before, nothing of csf-tool is loaded."""
+    """From when it hears Ctrl-C: before, next to nothing of csf-tool is loaded."""
     device = ["--device", "cpu"] if command == "verify" else []
     arguments = [command] if command == "--help" else [command, str(sample("nvfp4-csf-hf")), *device]
-    code = SCRIPT[2].replace("sys.exit(main())", "print('here', flush=True); sys.exit(main())")
+    told = "process.begin = lambda begin=process.begin: (begin(), print('here', flush=True))"
+    code = SCRIPT[2].replace("sys.exit(main())", f"from csf_tool import process; {told}; sys.exit(main())")
     for i in range(12):
         process = subprocess.Popen(
             [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -45,7 +45,7 @@ from tests.building import (
 from tests.commands import run
 from tests.downloads import hf_download, hub_cache, of_schema, only, spoilt, without_shards
 
-ONE = shard_name(1, 2)
+ONE, TWO = shard_name(1, 2), shard_name(2, 2)
 FIXED, EXCEPTIONS = (f"{GATE}.weight_scale.nvfp4_csf_{kind}" for kind in ("fixed", "exceptions"))
 PAGE = Path(__file__).parent.parent / "docs" / "troubleshooting.md"
 
@@ -212,6 +212,11 @@ def full(folder: Path) -> str:
         return expand(mini_hf)(folder)
 
 
+def ranks(root: Path) -> None:
+    for rank in range(2):
+        write_shard(root / f"model-rank-{rank}-part-0.safetensors", PAIR)
+
+
 def plain_recipes(root: Path) -> None:
     write_json(root / "config.json", recipes_config(2, csf=False))
 
@@ -257,8 +262,12 @@ MESSAGES: dict[str, Output] = {
     "is FP4 by the config, and stored as …": stats(unquantised),
     "not there (missing, or a link to a missing blob)": stats(of(mini_hf, gone(ONE))),
     "does not list this shard": stats(of(mini_hf, lambda root: write_shard(root / "more.safetensors", []))),
-    "all … tensors stand in … as well: which of them counts cannot be known": stats(
+    "does not list this shard: … left aside": stats(
         of(mini_hf, lambda root: shutil.copy(root / ONE, root / "model-00001-of-00002 (1).safetensors"))
+    ),
+    "one file a rank (tensor parallel)": stats(ranks),
+    "all … tensors stand in … as well: which of them counts cannot be known": stats(
+        of(mini_hf, lambda r: shutil.copy(r / ONE, r / TWO))
     ),
     "leaves the checkpoint's folder or is not a plain path": stats(
         of(mini_hf, lambda root: change_json(root / INDEX, lambda i: i["weight_map"].update(x="../x.safetensors")))

@@ -13,22 +13,23 @@ from typing import NamedTuple
 
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Misfit, Stored
 from csf_tool.checkpoint.names import (
+    GLOBAL_SCALES,
     STREAM_MARK,
     WEIGHTS_OF_SCALE,
     Patterns,
-    expert_group_of,
     is_stream_suffix,
 )
 from csf_tool.checkpoint.planes import PACKED_DTYPES, weight_geometry
 from csf_tool.checkpoint.problems import Problem, Severity
-from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat
+from csf_tool.checkpoint.scale_kinds import wrong_label
+from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat, nearest_format
 from csf_tool.codes import Code
 from csf_tool.disk.paths import names_in
 from csf_tool.disk.reader import is_file
 
 _SCALES = tuple(WEIGHTS_OF_SCALE)
 _WEIGHTS = (".weight_packed", ".weight")
-_GLOBALS = (".weight_scale_2", ".weight_global_scale")
+_GLOBALS = GLOBAL_SCALES
 _INPUTS = (".input_scale", ".input_global_scale")
 """Endings of the tensors beside a weight: ModelOpt's names, and those of compressed-tensors."""
 
@@ -134,16 +135,13 @@ class _Search:
             self._formats |= zip(table.modules, map(formats.__getitem__, table.kind_of), strict=True)
         self._named = {problem.tensor for problem in checkpoint.problems}
         self._pattern = Patterns().of
-        self._units: dict[str, str] = {}
 
     # What is compared
 
     def _unit(self, module: str) -> str:
         """The experts of a layer that a module belongs to, or else the module around it."""
-        parent = module.rpartition(".")[0]
-        if parent not in self._units:
-            self._units[parent] = expert_group_of(f"{parent}.") or parent
-        return self._units[parent]
+        expert = self._checkpoint.experts.of(module)
+        return expert.group if expert else module.rpartition(".")[0]
 
     @cached_property
     def _siblings(self) -> dict[tuple[object, ...], dict[CsfFormat, _Sibling]]:
@@ -217,7 +215,7 @@ class _Search:
                 shape = self._stored.shapes[fault.row]
                 lines = shape[0] if shape else 1
                 elements = self._stored.nbytes(fault.row)
-                fmt = _nearest_format(self._stored.dtypes[fault.row])
+                fmt = nearest_format(self._stored.dtypes[fault.row])
                 located = self._stored[fault.row]
                 plane = DensePlane(located.tensor.name, fmt, lines, elements // max(lines, 1), located)
                 self._checkpoint.misfits.append(Misfit(plane, fault.text))
@@ -233,11 +231,10 @@ class _Search:
         k = packed if self._stored.dtypes[weight] == "F4" else 2 * packed
         group = k // shape[1] if shape[0] == rows and shape[1] and not k % shape[1] else 0
         if group in {fmt.group_size for fmt in FORMATS}:
-            text = f"is {dtype}, with a scale for {group} values: NVFP4 has F8_E4M3 for 16, MXFP4 F8_E8M0 for 32"
-            return _Fault(Code.SCALE_LABEL, text, scale, Severity.WARNING)
+            return _Fault(Code.SCALE_LABEL, wrong_label(dtype, group), scale, Severity.WARNING)
         if group or dtype == "U8":
             return None  # it may be another tool's format
-        return self._of_wrong_shape(_nearest_format(dtype), scale, weight, Severity.WARNING)
+        return self._of_wrong_shape(nearest_format(dtype), scale, weight, Severity.WARNING)
 
     def _beside_siblings(self, siblings: list[_Sibling], scale: int, weight: int) -> _Fault:
         dtype, formats = self._stored.dtypes[scale], [sibling.fmt for sibling in siblings]
@@ -376,8 +373,3 @@ class _Search:
                 if not self._is_named(module, _WEIGHTS) and not self._has_scale(module):
                     text = f"its expert has no {projection}, as the others of its layer have"
                     yield _Fault(Code.COMPANION_MISSING, text, min(projections.values()))
-
-
-def _nearest_format(dtype: str) -> CsfFormat:
-    """The format whose scales have a dtype; NVFP4 where none has."""
-    return next((fmt for fmt in FORMATS if dtype in fmt.dense_dtypes), NVFP4)

@@ -1,15 +1,15 @@
 """quantization_config: the part of a model's config that says which modules' scales are CSF."""
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.codec.formats import FORMATS, CsfFormat
 from csf_tool.codes import Code
-from csf_tool.disk.json_files import parse_json
+from csf_tool.disk.json_edit import KeyPath, edit_json, remove_everywhere
+from csf_tool.disk.json_files import has_half_characters
+from csf_tool.disk.lenient_json import Repeating, parse_lenient
 
 CONFIG_FILES = ("config.json", "hf_quant_config.json")
 """Files that hold recipes: the model's config, and ModelOpt's own."""
@@ -19,6 +19,12 @@ ENCODING = "csf"
 
 _ALGORITHM_KEYS = ("quant_algo", "quant_method", "format", "quant_type")
 """Keys whose values name what a module is quantised with: ModelOpt's, and those of compressed-tensors."""
+
+_BLOCKS: tuple[KeyPath, ...] = (("quantization_config",), ("text_config", "quantization_config"))
+"""Places of the quantization_config, the first that is there before the others."""
+
+_LAYERS: tuple[KeyPath, ...] = (("quantized_layers",), ("quantization", "quantized_layers"))
+"""Places of the map of module to recipe in it."""
 
 SERVING_KEY = "checkpoint_root"
 """Key of a serving directory's quantization_config: where the container lies, as the server sees it."""
@@ -32,22 +38,36 @@ class Recipe:
     is_csf: bool
 
 
+def block_path(config: Any) -> KeyPath | None:
+    """The keys that lead to the quantization_config of a config: none where the file itself is one.
+
+    It stands at the top, or inside text_config; None where there is none.
+    """
+    for path in _BLOCKS:
+        if isinstance(_at(config, path), dict):
+            return path
+    is_block = isinstance(config, dict) and ("quantization" in config or "quantized_layers" in config)
+    return () if is_block else None
+
+
+def layers_path(config: Any) -> KeyPath | None:
+    """The keys that lead to the map of module to recipe, in the quantization_config or one level down; None if none."""
+    block = block_path(config)
+    places = [] if block is None else [(*block, *path) for path in _LAYERS]
+    return next((path for path in places if isinstance(_at(config, path), dict)), None)
+
+
+def _at(config: Any, path: KeyPath) -> Any:
+    """The value at a path; None where there is none."""
+    for key in path:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config
+
+
 def quantization_config(config: Any) -> dict[str, Any]:
-    """The quantization_config of a config: at the top, inside text_config, or the file itself; empty if none."""
-    if blocks := _blocks(config):
-        return blocks[0]
-    if isinstance(config, dict) and ("quantization" in config or "quantized_layers" in config):
-        return config
-    return {}
-
-
-def _blocks(config: Any) -> list[dict[str, Any]]:
-    """The blocks that a config has under quantization_config: at the top, and inside text_config."""
-    if not isinstance(config, dict):
-        return []
-    text_config = config.get("text_config")
-    inner = text_config.get("quantization_config") if isinstance(text_config, dict) else None
-    return [block for block in (config.get("quantization_config"), inner) if isinstance(block, dict)]
+    """The quantization_config of a config; empty if none."""
+    path = block_path(config)
+    return {} if path is None else cast(dict[str, Any], _at(config, path))
 
 
 def warn_of_contradictions(problems: Problems, configs: Mapping[str, Any], stored: Sequence[CsfFormat]) -> None:
@@ -58,7 +78,7 @@ def warn_of_contradictions(problems: Problems, configs: Mapping[str, Any], store
     found = {fmt.title for fmt in stored}
     stated = {name: stated_formats(config) for name, config in configs.items()}
     for name, config in configs.items():
-        blocks = _blocks(config)
+        blocks = [block for path in _BLOCKS if isinstance(block := _at(config, path), dict)]
         if len(blocks) > 1 and blocks[0] != blocks[1]:
             text = (
                 "quantization_config stands at the top and in text_config, and they differ: the one at the top is taken"
@@ -133,79 +153,65 @@ def recipes_in_use(modules: Sequence[str], recipes: set[str]) -> tuple[set[str],
 
 
 def _quantized_layers(config: Any) -> dict[str, Any]:
-    """The map of module to recipe, directly in the quantization_config or one level down; empty if none."""
-    found = quantization_config(config)
-    layers = found.get("quantized_layers")
-    if layers is None and isinstance(found.get("quantization"), dict):
-        layers = found["quantization"].get("quantized_layers")
-    return layers if isinstance(layers, dict) else {}
+    """The map of module to recipe; empty if none."""
+    path = layers_path(config)
+    return {} if path is None else cast(dict[str, Any], _at(config, path))
+
+
+def repeated_recipe(config: Any) -> str | None:
+    """A module that has two recipes, of which readers may take either; None if there is none."""
+    layers = _quantized_layers(config)
+    return layers.key if isinstance(layers, Repeating) else None
 
 
 def strip_encoding(raw: bytes, name: str) -> bytes:
-    """A config without `weight_scale_encoding: csf`, every other byte as it was.
-
-    The text is edited, not written anew, so that key order, indentation and number formats stay. The result
-    is kept only if it parses to exactly the stripped document; otherwise (a key written with escapes, say)
-    the document is written out again.
+    """A config without `weight_scale_encoding: csf`, at any depth; every other byte as it was.
 
     Raises:
         CheckpointError: `raw` is not JSON.
     """
-    wanted = without_encoding(parse_json(raw, name))
-    entry = rf'"{ENCODING_KEY}"\s*:\s*"{ENCODING}"'
-    # Blanks before a comma are looked at once, from the first of them: a file may have a megabyte of them.
-    text = re.sub(rf"(?<!\s)\s*+,\s*{entry}|{entry}\s*,\s*|{entry}", "", raw.decode("utf-8"))
-    try:
-        if json.loads(text) == wanted:
-            return text.encode("utf-8")
-    except ValueError:
-        pass
-    return json.dumps(wanted, indent=2, ensure_ascii=False).encode("utf-8") + b"\n"
+    return remove_everywhere(raw, ENCODING_KEY, ENCODING, name)
 
 
-def without_encoding(value: Any) -> Any:
-    """A config's document without `weight_scale_encoding: csf`, at any depth."""
-    if isinstance(value, dict):
-        return {key: without_encoding(v) for key, v in value.items() if not (key == ENCODING_KEY and v == ENCODING)}
-    if isinstance(value, list):
-        return [without_encoding(v) for v in value]
-    return value
+def mentions_encoding(raw: bytes) -> bool:
+    """Whether a file that is no JSON may be a config with marks, in any encoding of its letters."""
+    return ENCODING_KEY.encode() in raw.replace(b"\0", b"")
 
 
 def mark_encoding(raw: bytes, name: str, modules: set[str]) -> bytes:
-    """A config whose recipes of `modules` say `weight_scale_encoding: csf`; indentation kept, order too.
+    """A config whose recipes of `modules` say `weight_scale_encoding: csf`; every other byte as it was.
+
+    `strip_encoding` takes back what was added.
 
     Raises:
         CheckpointError: `raw` is not JSON.
     """
-    config = parse_json(raw, name)
-    for module, recipe in _quantized_layers(config).items():
-        if module in modules and isinstance(recipe, dict):
-            recipe[ENCODING_KEY] = ENCODING
-    text = raw.decode("utf-8")
-    # As far as anybody indents: every line of the new text gets it, and a file may have a megabyte of blanks here.
-    indent = re.match(r"\s*\{\n([ \t]{1,8})(?![ \t])", text)
-    ending = text[len(text.rstrip()) :]
-    if indent:
-        return (json.dumps(config, indent=indent[1], ensure_ascii=False) + ending).encode("utf-8")
-    return (json.dumps(config, ensure_ascii=False) + ending).encode("utf-8")
+    config = parse_lenient(raw, name).value
+    path = layers_path(config) or ()
+    recipes = _quantized_layers(config).items()
+    marked = [module for module, recipe in recipes if module in modules and isinstance(recipe, dict)]
+    return edit_json(raw, {(*path, module, ENCODING_KEY): ENCODING for module in marked}, name) if marked else raw
 
 
 def model_type(config: Any) -> str | None:
     """The `model_type` of a config, if it has one."""
     found = config.get("model_type") if isinstance(config, dict) else None
-    return found if isinstance(found, str) else None
+    return found if isinstance(found, str) and not has_half_characters(found) else None
 
 
-def serving_config(config: dict[str, Any], fmt: CsfFormat, checkpoint_root: str) -> dict[str, Any]:
-    """The config of a serving directory, which older vLLM builds want beside a container.
+def serving_config(raw: bytes, name: str, fmt: CsfFormat, checkpoint_root: str) -> bytes:
+    """The config of a serving directory, which older vLLM builds want beside a container, made of a model's own.
 
     The source's quantization_config is kept whole under a key of its own, or its keys stay beside ours.
+
+    Raises:
+        CheckpointError: `raw` is not JSON, or no object.
     """
+    config = parse_lenient(raw, name).value
     ours: dict[str, Any] = {"quant_method": fmt.serving_method, "format_version": 1, SERVING_KEY: checkpoint_root}
-    source = quantization_config(config)
-    merged = {**ours, "source_quantization_config": source} if fmt.serving_nests_source else {**source, **ours}
-    text_config = config.get("text_config")
-    if isinstance(text_config, dict) and "quantization_config" in text_config and "quantization_config" not in config:
-        return {**config, "text_config": {**text_config, "quantization_config": merged}}
-    return {**config, "quantization_config": merged}
+    source, path = quantization_config(config), block_path(config)
+    if fmt.serving_nests_source:
+        return edit_json(raw, {path or _BLOCKS[0]: {**ours, "source_quantization_config": source}}, name)
+    if path:
+        return edit_json(raw, {(*path, key): value for key, value in ours.items()}, name)
+    return edit_json(raw, {_BLOCKS[0]: {**source, **ours}}, name)

@@ -72,6 +72,8 @@ def _format(manifest: dict[str, Any]) -> CsfFormat:
     if fmt is None:
         known = ", ".join(f.schema for f in FORMATS)
         what = "another tool's manifest"
+        if isinstance(schema, str) and "x4t" in schema.lower():
+            what = "that of x4t, the predecessor of CSF, which the tool that wrote it reads"
         if isinstance(schema, str) and "csf" in schema.lower():
             what = "an older or newer container, for which another version of csf-tool is needed"
         problem = f"schema {brief(schema)} is not one that csf-tool reads ({known}): {what}"

@@ -7,6 +7,7 @@ from csf_tool.checkpoint.config import (
     covering_recipe,
     recipes,
     recipes_in_use,
+    repeated_recipe,
     warn_of_contradictions,
 )
 from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
@@ -14,8 +15,9 @@ from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.problems import Problem, Problems, errors
 from csf_tool.checkpoint.scale_warnings import doubtful_scales, warn_of_doubtful, warn_of_stacked
 from csf_tool.checkpoint.stated_precision import compare_precision
+from csf_tool.checkpoint.tied import TIED_KEY, tied_names
 from csf_tool.codes import Code
-from csf_tool.disk.json_files import load_json
+from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.disk.reader import exists, is_folder
 from csf_tool.errors import CheckpointError
 
@@ -23,8 +25,7 @@ from csf_tool.errors import CheckpointError
 def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = False) -> Checkpoint:
     """Compare every list of names with every other; the index is left out if it is known to agree."""
     checkpoint.problems += checkpoint.hub.problems if checkpoint.hub else []
-    if not checkpoint.formats:
-        warn_of_stacked(checkpoint.problems, checkpoint.shards)
+    warn_of_stacked(checkpoint.problems, checkpoint.other_scales)
     if checkpoint.dense_table:
         checkpoint.doubtful = doubtful_scales(checkpoint.dense_table, checkpoint.shards)
         warn_of_doubtful(checkpoint.problems, checkpoint.doubtful)
@@ -38,10 +39,11 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
     return checkpoint
 
 
-def note_stored_twice(problems: Problems, shards: list[Shard]) -> None:
+def note_stored_twice(problems: Problems, shards: list[Shard], *, is_listed: bool) -> None:
     """Note tensors whose names are in two shards; a sentence for each pair of shards says it of all of these."""
     home: dict[str, str] = {}
-    remedy = "which of them counts cannot be known; move one file away"
+    remedy = "move one file away" if is_listed else "move one set of shards away, or add the index of the other"
+    remedy = f"which of them counts cannot be known; {remedy}"
     for shard in shards:
         twice: dict[str, list[str]] = {}
         for name in shard.header.names:
@@ -61,10 +63,14 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
     index, problems = checkpoint.index, checkpoint.problems
     assert index is not None
     readable = {shard.name for shard in checkpoint.shards}
+    tied = tied_names(index.root, index.weight_map.keys() - stored.row_of.keys())
     not_held = f"{index.name} places it here, the shard does not hold it"
     for name, shard in index.weight_map.items():
         row = stored.row_of.get(name)
-        if row is None and shard in readable:
+        if row is None and name in tied and shard in readable:
+            text = f"{index.name} places it here, and no shard holds it: {TIED_KEY} in the config explains that"
+            problems.warn(text, Code.INDEX_NAMES_MISSING_TENSOR, shard, name)
+        elif row is None and shard in readable:
             problems.error(not_held, Code.INDEX_NAMES_MISSING_TENSOR, shard, name)
         elif row is not None and stored.shards[row].name != shard:
             text = f"{index.name} places it in {shard}"
@@ -85,10 +91,16 @@ def _compare_recipes(checkpoint: Checkpoint, stored: Stored) -> None:
         if not exists(checkpoint.root / name):
             continue
         try:
-            configs[name] = load_json(checkpoint.root / name, name)
+            config = load_lenient(checkpoint.root / name, name)
         except CheckpointError as error:
             checkpoint.problems.append(Problem.of(error))
             continue
+        if (module := repeated_recipe(config.value)) is not None:
+            text = "stands twice among the recipes, one of which was another module's or says something else"
+            checkpoint.problems.error(text, Code.INVALID_JSON, name, module)
+        elif config.oddities:
+            checkpoint.problems.warn("; ".join(config.oddities), Code.ODD_JSON, name)
+        configs[name] = config.value
         _compare_recipe_file(checkpoint, name, recipes(configs[name]), csf_modules)
     warn_of_contradictions(checkpoint.problems, configs, checkpoint.formats)
     compare_precision(checkpoint, stored, configs)

@@ -1,16 +1,19 @@
-"""Lists of files with their SHA-256, in sha256sum's format; our own state further facts in comments.
+"""Lists of files with their SHA-256, in any form that `hash_forms` reads; our own state further facts in comments.
 
 sha256sum passes comments over, so `sha256sum -c` reads our lists. Every list is read by the same rules, whether it lies
-beside the shards or was saved elsewhere: a line that was meant as a hash and is none is a fault, never passed over.
+beside the shards or was saved elsewhere.
 """
 
 import os
 import re
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-from csf_tool.checkpoint.problems import Problem
+from csf_tool.checkpoint.hash_forms import FORMS, parse_list, what_it_is
+from csf_tool.checkpoint.hash_lines import Listed, lines_of
+from csf_tool.checkpoint.hash_places import Place, place, stays_inside
+from csf_tool.checkpoint.problems import Problem, errors
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.paths import is_safe_relative
@@ -19,30 +22,10 @@ from csf_tool.errors import UsageError
 from csf_tool.text import brief, escape
 from csf_tool.version import __version__
 
-_DIGEST = "(?P<digest>[0-9a-fA-F]{64})"
-_LINE = re.compile(rf"(?P<escaped>\\?){_DIGEST} [ *](?P<name>.+)", re.DOTALL)
-_TAGGED = re.compile(rf"(?P<escaped>\\?)SHA(?:2-)?256 ?\((?P<name>.+)\) ?= {_DIGEST}", re.DOTALL)
-_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
-_ESCAPED = {"\\": "\\", "n": "\n", "r": "\r"}
-_OTHER_TAG = re.compile(r"\\?(?:MD5|SHA1|SHA224|SHA384|SHA512(?:/\d+)?|SHA3-\d+|BLAKE\S*|SM3|RMD160) ?\(.*\) ?= ?\S+")
-_TAG = re.compile(r"\\?(?:SHA(?:2-)?256 ?\(|\S{1,12} ?\(.*\) ?= ?[0-9a-fA-F]{16})", re.DOTALL)
-_LOST_DIGIT = re.compile(r"#[0-9a-fA-F]{63} [ *].+")
-"""A digit 3 that lost a bit makes a comment of its line."""
-
-_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
-_ODD = str.maketrans(dict.fromkeys([*map(chr, range(1, 32)), "\\", ":"], "_"))
 _ORIGIN = re.compile(r"# (repository|revision|made by): (.+)")
 _SIZE = re.compile(r"# size: (\d{1,19}) (.+)", re.ASCII)
 _TITLE = "# SHA-256 of a checkpoint's files, for csf-tool verify --manifest and sha256sum -c"
 _MAKER = f"csf-tool {__version__} verify --save-hashes"
-
-
-class Listed(NamedTuple):
-    """A line of a list: a file's name, its SHA-256 in hex, and the number of the line, from 1."""
-
-    name: str
-    digest: str
-    line: int
 
 
 @dataclass(frozen=True)
@@ -62,12 +45,21 @@ class HashList:
     left_out: tuple[str, ...] = ()
     lines: dict[str, int] = field(default_factory=dict)
     faults: tuple[Problem, ...] = ()
+    git_digests: dict[str, str] = field(default_factory=dict)
+    """The hash that git gives a blob, of files that have no other: the Hub lists small ones so."""
+
+    @property
+    def names(self) -> list[str]:
+        """The listed files."""
+        return sorted({*self.digests, *self.git_digests})
 
     def hashes(self) -> list[PublishedHash]:
         """The listed hashes, as of a list that was not published."""
+        kinds = (("sha256", self.digests), ("git-sha1", self.git_digests))
         return [
-            PublishedHash(name, "sha256", digest, self.name, self.lines.get(name, 0), is_published=False)
-            for name, digest in self.digests.items()
+            PublishedHash(name, algorithm, digest, self.name, self.lines.get(name, 0), is_published=False)
+            for algorithm, digests in kinds
+            for name, digest in digests.items()
         ]
 
     def render(self) -> str:
@@ -87,112 +79,95 @@ def _line(name: str, digest: str) -> str:
 def can_list(name: str) -> bool:
     """Whether a list gives the name of a file back as it was, on every system and to every reader of such lists."""
     raw = _line(name, "0" * 64).encode("utf-8", "replace")  # bytes that are no UTF-8 are lost
-    found, _ = parse_lines(raw, "")
     is_plain = is_safe_relative(name) and len(name.splitlines()) == 1
-    return is_plain and [listed.name for listed in found] == [name]
+    return is_plain and [listed.name for listed in parse_list(raw, "").found] == [name]
 
 
-def parse_lines(raw: bytes, where: str) -> tuple[list[Listed], list[Problem]]:
-    """Parse the lines of a list: its files in order, and its faults; `where` is the name of the list.
+def read_entries(raw: bytes, where: str, at: Place) -> tuple[list[Listed], list[Problem]]:
+    """The entries of the list `where` beside a checkpoint's shards, by the names of its files; and its faults."""
+    parsed = parse_list(raw, where)
+    faults = (
+        [Problem(f"{parsed.instead}: nothing is checked by it", Code.HASH_DAMAGED, where)] if parsed.instead else []
+    )
+    placed, ambiguous = place(parsed.found, at, where)
+    found, odd = _agreeing([listed for listed in placed if listed.name != where], where)
+    return found, [*faults, *parsed.faults, *ambiguous, *odd]
 
-    Blank lines, comments, signatures and hashes of other kinds say nothing, and are no fault.
-    """
+
+def _agreeing(entries: list[Listed], where: str) -> tuple[list[Listed], list[Problem]]:
+    """The entries of files in the folder; names that lead out of it, and two hashes of one file, are faults."""
     found: list[Listed] = []
     faults: list[Problem] = []
-    first: dict[str, Listed] = {}
-    for number, line in enumerate(_lines(raw), 1):
-        if (parsed := _parse(line)) is None:
-            if _was_meant_as_hash(line):
-                text = f"line {number} is damaged: it is no hash and name any more"
-                faults.append(Problem(text, Code.HASH_DAMAGED, where))
-            continue
-        listed = Listed(*parsed, number)
-        before = first.setdefault(listed.name, listed)
-        if not _stays_inside(listed.name):
-            text = (
-                f"line {number}: file name {brief(listed.name)} leaves the checkpoint's folder or is not a plain path"
-            )
+    first: dict[tuple[str, str], Listed] = {}
+    for listed in entries:
+        line = f"line {listed.line}" if listed.line else "an entry"
+        before = first.setdefault((listed.name, listed.algorithm), listed)
+        if not stays_inside(listed.name):
+            text = f"{line}: file name {brief(listed.name)} leaves the checkpoint's folder or is not a plain path"
             faults.append(Problem(text, Code.UNSAFE_NAME, where))
         else:
             found.append(listed)
         if before.digest != listed.digest:
-            text = f"line {number} gives {brief(listed.name)} another SHA-256 than line {before.line}"
+            other = f"line {before.line}" if before.line else "another one"
+            text = f"{line} gives {brief(listed.name)} another SHA-256 than {other}"
             faults.append(Problem(text, Code.HASH_DAMAGED, where))
     return found, faults
 
 
-def _lines(raw: bytes) -> list[str]:
-    """The lines as text: names keep bytes that are no UTF-8, as paths do; a byte order mark and CRs go."""
-    text = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
-    return [line.strip(" \t\r") for line in text.split("\n")]
-
-
-def _parse(line: str) -> tuple[str, str] | None:
-    """File name and digest of a line as sha256sum, shasum or openssl write them; None for any other."""
-    match = _LINE.fullmatch(line) or _TAGGED.fullmatch(line)
-    if not match or "\0" in line:
-        return None
-    name = match["name"]
-    if match["escaped"]:
-        if any(escape[1] not in _ESCAPED for escape in _ESCAPE.finditer(name)):
-            return None
-        name = _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], name)
-    while name.startswith("./"):
-        name = name[2:]
-    return name, match["digest"].lower()
-
-
-def _was_meant_as_hash(line: str) -> bool:
-    """Whether a line that is no hash and name was one once: cut short, mistyped, overwritten or with a flipped bit."""
-    if "\0" in line or _LOST_DIGIT.fullmatch(line):
-        return True
-    if line.startswith("#") or _OTHER_TAG.fullmatch(line):
-        return False
-    start = line.removeprefix("\\")
-    return bool(_TAG.match(line)) or _is_mostly_hex(start[:64]) or _is_mostly_hex(start.split(" ")[0])
-
-
-def _is_mostly_hex(text: str) -> bool:
-    """Whether most of a text is hex digits; False for texts of a few letters."""
-    return len(text) >= 16 and 4 * sum(c in _HEX_DIGITS for c in text) >= 3 * len(text)
-
-
-def _stays_inside(name: str) -> bool:
-    """Whether a name is that of a file in the folder, here: POSIX takes any character but a separator in names."""
-    return is_safe_relative(name.translate(_ODD) if os.name == "posix" else name)
-
-
-def read_hash_list(path: Path) -> HashList:
-    """The list in a file.
+def read_hash_list(path: Path, at: Place | None = None) -> HashList:
+    """The list in a file, by the names that its files have `at` a checkpoint's folder.
 
     Raises:
-        UsageError: the file is not there, or no line of it is sha256sum's.
+        UsageError: the file is not there, holds no SHA-256 of files, or it cannot be told which files it means.
         CheckpointError: it is too large.
         EnvironmentFault: the system cannot read it.
     """
     if not is_file(path):
         raise UsageError(f"{path}: no such file")
     raw = read_document(path, str(path))
-    found, faults = parse_lines(raw, path.name)
+    parsed = parse_list(raw, path.name)
+    if not parsed.found:
+        raise UsageError(f"{path}: {parsed.instead or what_it_is(raw)}; {FORMS}")
+    entries, problems = place(parsed.found, at, path.name) if at else (parsed.found, [])
+    if ambiguous := errors(problems):
+        raise UsageError(ambiguous[0].problem, file=str(path))
+    entries = [listed for listed in entries if not (at and listed.name == path.name and _is_at(path, at))]
+    found, faults = _agreeing(entries, path.name)
+    if at and not any(at.has(listed.name) for listed in found):
+        problem = f"not one of the {len(entries)} files that it lists is in {at.label or at.root}"
+        raise UsageError(problem, Code.OTHER_LIST, path.name)
     if not found:
-        raise UsageError(f"{path}: has no line of sha256sum's (64 hex digits, two spaces, a file name)")
+        raise UsageError(faults[0].problem, file=str(path))
     first = {listed.name: listed for listed in reversed(found)}
-    origin: dict[str, str] = {}
-    sizes: dict[str, int] = {}
-    for number, line in enumerate(_lines(raw), 1):
-        if match := _ORIGIN.fullmatch(line):
-            origin[match[1]] = match[2]
-        match = _SIZE.fullmatch(line)
-        if match and match[2] in first and sizes.setdefault(match[2], int(match[1])) != int(match[1]):
-            text = f"line {number} gives {brief(match[2])} another size than a line before"
-            faults.append(Problem(text, Code.HASH_DAMAGED, path.name))
+    origin, sizes, wrong = _comments(raw, first.keys(), path.name)
+    listed_sizes = {name: listed.size for name, listed in first.items() if listed.size is not None}
     return HashList(
         path.name,
-        {name: listed.digest for name, listed in reversed(first.items())},
-        sizes,
+        {name: listed.digest for name, listed in reversed(first.items()) if listed.algorithm == "sha256"},
+        listed_sizes | sizes,
         origin.get("repository"),
         origin.get("revision"),
         origin.get("made by"),
         lines={name: listed.line for name, listed in first.items()},
-        faults=tuple(faults),
+        faults=(*parsed.faults, *problems, *faults, *wrong),
+        git_digests={name: listed.digest for name, listed in first.items() if listed.algorithm != "sha256"},
     )
+
+
+def _is_at(path: Path, at: Place) -> bool:
+    return os.path.realpath(path.absolute().parent) == os.path.realpath(at.root)
+
+
+def _comments(raw: bytes, names: Container[str], where: str) -> tuple[dict[str, str], dict[str, int], list[Problem]]:
+    """The comments of our own lists: their origin, the sizes of files, and contradictions in these."""
+    origin: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    faults: list[Problem] = []
+    for number, line in enumerate(lines_of(raw.decode("utf-8", "surrogateescape")), 1):
+        if match := _ORIGIN.fullmatch(line):
+            origin[match[1]] = match[2]
+        match = _SIZE.fullmatch(line)
+        if match and match[2] in names and sizes.setdefault(match[2], int(match[1])) != int(match[1]):
+            text = f"line {number} gives {brief(match[2])} another size than a line before"
+            faults.append(Problem(text, Code.HASH_DAMAGED, where))
+    return origin, sizes, faults

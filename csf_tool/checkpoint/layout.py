@@ -37,6 +37,7 @@ class Cause(StrEnum):
     LINK = "links to folders that lead out of the checkpoint, in circles, or where another one leads"
     SUMS = "hashes of other shards"
     UNPROVED_WEIGHTS = "weights that no hash of manifest.json covers"
+    ASIDE = "shards that were left aside"
     NAME_TAKEN = "a shard that is written has that name"
     OTHER_INDEX = "index of tensors that are not there under these names any more"
     BESIDE = "the container's own, beside the model's files"

@@ -8,6 +8,7 @@ from csf_tool.checkpoint.container import Receipt, receipt_name
 from csf_tool.checkpoint.index import Index, index_document
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Plane, Shard
 from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.checkpoint.tied import tied_names
 from csf_tool.codes import Code
 from csf_tool.disk.headers import render_header
 from csf_tool.disk.tensors import Tensor
@@ -221,10 +222,15 @@ def logical_index(index: Index, shards: list[LogicalShard]) -> dict[str, object]
     """The index with dense names for stored ones and the true total size; all else as it was."""
     placed = {tensor.name: shard.name for shard in shards for tensor in shard.tensors}
     weight_map: dict[str, str] = {}
-    for stored in index.weight_map:
+    tied: set[str] | None = None
+    for stored, shard in index.weight_map.items():
         stream = parse_stream_name(stored)
         name = stream.scale if stream else stored
         if name not in placed:
+            tied = tied_names(index.root, index.weight_map.keys() - placed.keys()) if tied is None else tied
+            if name in tied:
+                weight_map[name] = shard
+                continue
             problem = f"lists {name}, which no shard holds"
             raise CheckpointError(problem, Code.INDEX_NAMES_MISSING_TENSOR, index.name)
         weight_map[name] = placed[name]

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain, count, repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from csf_tool.checkpoint.experts import Experts, projections_of
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.layout import Layout
 from csf_tool.checkpoint.names import WEIGHTS_OF_SCALE, module_of
@@ -17,6 +18,9 @@ from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, titles
 from csf_tool.codes import Code
 from csf_tool.disk.reader import RandomReader, Reader
 from csf_tool.disk.tensors import Header, Tensor
+
+if TYPE_CHECKING:
+    from csf_tool.checkpoint.other_scales import OtherScale
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +247,12 @@ class _Columns:
     @cached_property
     def projections(self) -> list[str]:
         """The projection of each, once the table is complete."""
-        return [module.rpartition(".")[2] for module in self.modules]
+        return projections_of(self.modules, self.kind_of, self.stored)
+
+    @cached_property
+    def experts(self) -> Experts:
+        """The routed experts among them, once the table is complete."""
+        return Experts.among(self.modules, self.kind_of, self.stored)
 
     def place_of(self, kind: PlaneKind) -> int:
         """The place of a kind in `kinds`, where it is put if need be."""
@@ -304,6 +313,10 @@ class Checkpoint:
     layout: Layout
     shards: list[Shard] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
+    aside: list[str] = field(default_factory=list)
+    """Shards that are here and do not count: the index lists others, which hold their tensors."""
+    all_shards: bool = False
+    """Whether no shard was to be left aside."""
     plane_table: PlaneTable = field(default_factory=lambda: PlaneTable(Stored([])))
     dense_table: DenseTable = field(default_factory=lambda: DenseTable(Stored([])))
     index: Index | None = None
@@ -312,6 +325,8 @@ class Checkpoint:
     """Dense scales that may be padded or in tile order, each with what tells so."""
     misfits: list[Misfit] = field(default_factory=list)
     """Dense scales that do not fit their FP4 weights."""
+    other_scales: "list[OtherScale]" = field(default_factory=list)
+    """Scales that are no planes, `misfits` among them."""
     incomplete: dict[Code, int] = field(default_factory=dict)
     """Numbers of tensors that lack something or do not fit, by the kind of fault."""
     remark: str = ""
@@ -341,7 +356,7 @@ class Checkpoint:
             EnvironmentFault: a file cannot be fetched.
         """
         if self.hub:
-            self.hub.fetch_side_files({shard.name for shard in self.shards}, endings)
+            self.hub.fetch_side_files({*(shard.name for shard in self.shards), *self.aside}, endings)
 
     def stop_fetching(self) -> None:
         """Give up what is still being fetched, if it is on the Hub: nothing more can be read from there."""
@@ -357,6 +372,11 @@ class Checkpoint:
     def dense_planes(self) -> list[DensePlane]:
         """The block scales that are stored dense, in the order in which they are stored."""
         return list(self.dense_table)
+
+    @cached_property
+    def experts(self) -> Experts:
+        """The routed experts, by the names of modules."""
+        return self.dense_table.experts.and_those(self.plane_table.experts)
 
     def tensors(self) -> Iterator[Located]:
         """Every stored tensor, shard by shard in the order of the data."""
@@ -375,5 +395,11 @@ class Checkpoint:
     def kind(self) -> str:
         """A description in a few words: layout, CSF or dense, and formats."""
         named = titles(self.formats)
-        what = f"{named} CSF" if self.plane_table else f"dense {named}" if self.dense_table else "no FP4 scales"
+        what = f"{named} CSF" if self.plane_table else f"dense {named}" if self.dense_table else self._without_planes
         return f"{self.layout.words}, {what}" + (f" ({self.remark})" if self.remark else "")
+
+    @property
+    def _without_planes(self) -> str:
+        """The description of the scales where none is a plane."""
+        weights = list(dict.fromkeys(other.kind.weights for other in self.other_scales if other.kind.is_fp4))
+        return f"scales of {' and '.join(weights)} that are no planes" if weights else "no FP4 scales"

@@ -16,12 +16,19 @@ WEIGHTS_OF_SCALE = {
 }
 """Endings of block scales' names, each with those that their weights' may have instead, the likelier first."""
 
+GLOBAL_SCALES = (".weight_scale_2", ".weight_global_scale")
+"""Endings of the names of scales of block scales: ModelOpt's, and that of compressed-tensors."""
+
 SCALE_SUFFIXES = tuple(WEIGHTS_OF_SCALE)
 """Suffixes of the names that block scales have."""
 
 
 STREAM_MARK = "_csf_"
 """Part of every stream's name and of hardly any other: a quick test before the thorough one."""
+
+
+PREDECESSOR_STREAMS = {"x4t_fixed", "x4t_exceptions"}
+"""Last parts of the names of streams of x4t, the predecessor of CSF."""
 
 
 class StreamName(NamedTuple):
@@ -68,11 +75,6 @@ def module_of(scale: str) -> str:
     return scale.rpartition(".")[0]
 
 
-def projection_of(scale: str) -> str:
-    """The projection of a scale: `gate_proj`, `w2`, ..."""
-    return scale.rpartition(".")[0].rpartition(".")[2]
-
-
 _NUMBER = re.compile(r"(?:(?<=[._-])|^)\d+(?=[._-]|$)")
 
 
@@ -105,6 +107,7 @@ class Role(StrEnum):
 _ROLES = {
     "gate_proj": Role.GATE, "up_proj": Role.UP, "down_proj": Role.DOWN,
     "w1": Role.GATE, "w3": Role.UP, "w2": Role.DOWN,
+    "gate": Role.GATE, "up": Role.UP, "down": Role.DOWN,
 }  # fmt: skip
 """Names of projections, as Hugging Face models and as those descended from Llama's own code have them."""
 
@@ -132,18 +135,6 @@ def layers_of(names: Iterable[str]) -> Iterator[str]:
             # Any name with this beginning has this layer, unless a later number could be the first that counts.
             beginning = f"{layer}." if "." in layer and _LAYER.match(name) else ""
         yield layer
-
-
-def expert_group_of(name: str) -> str | None:
-    """The module that holds a tensor's routed experts (`...mlp.experts`), or None for anything else."""
-    match = re.match(r"(?:.*\.)?experts(?=\.\d+\.)", name)
-    return match[0] if match else None
-
-
-def expert_of(name: str) -> int | None:
-    """The number of the routed expert that a tensor belongs to, or None."""
-    match = re.match(r"(?:.*\.)?experts\.(\d{1,9})\.", name)
-    return int(match[1]) if match else None
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

@@ -9,24 +9,35 @@ from types import MappingProxyType
 from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, quantization_config
 from csf_tool.checkpoint.cross_check import cross_check, note_stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
+from csf_tool.checkpoint.hub_cache import name_what_the_cache_lacks
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.layout import Folder, HuggingFace, Layout, SingleFile, shard_files
+from csf_tool.checkpoint.left_aside import (
+    SINGLE_FILE,
+    Deciding,
+    note_other_indexes,
+    take_unlisted,
+)
 from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
 from csf_tool.checkpoint.no_checkpoint import (
     no_files_of_one,
     no_safetensors_file,
     no_shard_can_be_read,
+    no_such_place,
     not_a_checkpoint,
 )
+from csf_tool.checkpoint.other_scales import find_other_scales
+from csf_tool.checkpoint.packages import other_package
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes
 from csf_tool.checkpoint.problems import Problem, Problems
+from csf_tool.checkpoint.ranks import refuse_ranks
 from csf_tool.checkpoint.repository import Repository
 from csf_tool.checkpoint.shard_headers import prepare, read_faultless, read_shard
 from csf_tool.codec.formats import FORMATS
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.json_files import load_json
+from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.disk.own_files import OWN_FOLDER, has_journal
 from csf_tool.disk.reader import exists, is_file, is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
@@ -38,10 +49,11 @@ MAX_NUMBERED_SHARDS = 10_000
 
 
 @no_garbage_collection()
-def open_checkpoint(source: str | Path | Repository) -> Checkpoint:
+def open_checkpoint(source: str | Path | Repository, *, all_shards: bool = False) -> Checkpoint:
     """The checkpoint at `source`: a folder in either CSF layout or none, one safetensors file, or a repository.
 
-    Only headers and JSON files are read. What is wrong with it is listed in `Checkpoint.problems`.
+    Only headers and JSON files are read. What is wrong with it is listed in `Checkpoint.problems`. Shards that its
+    index does not list are left aside if they hold only tensors of those that it lists, unless `all_shards`.
 
     Raises:
         UsageError: there is nothing at `source`, or nothing that could be a checkpoint.
@@ -52,12 +64,13 @@ def open_checkpoint(source: str | Path | Repository) -> Checkpoint:
     path = Path(source) if isinstance(source, str | Path) else source.root
     try:
         if hub:
-            return _open_folder(path, hub)
+            return _open_folder(path, hub, all_shards=all_shards)
         if is_file(path):
             return _open_file(path)
         if not is_folder(path):
-            raise UsageError("no such file or folder", file=str(path))
-        checkpoint = _open_folder(path)
+            raise no_such_place(path)
+        checkpoint = _open_folder(path, all_shards=all_shards)
+        name_what_the_cache_lacks(checkpoint)
         _note_leftovers(checkpoint)
         return checkpoint
     except PermissionError as error:
@@ -77,7 +90,9 @@ def _open_file(path: Path) -> Checkpoint:
     return _finish(checkpoint)
 
 
-def _open_folder(path: Path, hub: Repository | None = None, *, follow: bool = True) -> Checkpoint:
+def _open_folder(
+    path: Path, hub: Repository | None = None, *, all_shards: bool = False, follow: bool = True
+) -> Checkpoint:
     """The checkpoint in a folder; a serving directory is followed to its weights once, never in circles."""
     folder = Folder.at(path, hub)
     passed_over = Problems()
@@ -93,13 +108,13 @@ def _open_folder(path: Path, hub: Repository | None = None, *, follow: bool = Tr
         if not follow:
             problem = "is a serving directory that another one names as its weights"
             raise UsageError(problem, Code.SERVING_DIRECTORY, str(path))
-        checkpoint = _open_folder(served, follow=False)
+        checkpoint = _open_folder(served, all_shards=all_shards, follow=False)
         checkpoint.remark = f"the weights of the serving directory {path}"
         return checkpoint
     if folder.index_name or folder.shards:
-        checkpoint = _open_hf(folder)
+        checkpoint = _open_hf(folder, all_shards=all_shards)
         checkpoint.problems += passed_over
-        checkpoint.remark = remains
+        checkpoint.remark = remains or checkpoint.remark
         return checkpoint
     if hub:
         raise no_files_of_one(hub)
@@ -124,41 +139,69 @@ def _note_leftovers(checkpoint: Checkpoint) -> None:
 def open_listed(layout: Layout, problems: Problems, hub: Repository | None = None) -> Checkpoint:
     """The checkpoint of a layout whose documents have been read, with these problems, and which list the shards."""
     checkpoint = Checkpoint(layout.root, layout, problems=problems, remark=layout.remark, hub=hub)
-    _read_shards(checkpoint, list(map(layout.stored_name, layout.listed)))
+    names = list(map(layout.stored_name, layout.listed))
+    _read_shards(checkpoint, names)
+    _require_a_shard(checkpoint, names)
     for file in shard_files(layout.root, layout.shard_folder, hub=hub):
         if file not in layout.listed:
             problems.error("is not listed in the manifest", Code.SHARD_NOT_IN_MANIFEST, layout.stored_name(file))
     return _finish(checkpoint)
 
 
-def _open_hf(folder: Folder) -> Checkpoint:
+def _open_hf(folder: Folder, *, all_shards: bool) -> Checkpoint:
     path, index_name, found = folder.path, folder.index_name, folder.shards
     is_alone = not index_name and len(found) == 1 and not exists(path / CONFIG_FILES[0])
-    checkpoint = Checkpoint(path, SingleFile(path) if is_alone else HuggingFace(path), hub=folder.hub)
+    layout = SingleFile(path) if is_alone else HuggingFace(path)
+    checkpoint = Checkpoint(path, layout, hub=folder.hub, all_shards=all_shards)
     if not index_name:
-        if len(found) > 1:
-            text = "no index lists the shards: they are taken as they are; expand and compress write one"
-            checkpoint.problems.warn(text, Code.NO_INDEX)
-        _read_shards(checkpoint, sorted({*found, *_numbered_siblings(found)}))
+        _read_without_index(checkpoint, found)
         return _finish(checkpoint)
-    checkpoint.index = Index(path, index_name)
+    index = checkpoint.index = Index(path, index_name)
     read = read_faultless(checkpoint, found)
     held = {name: shard.header.names for name, shard in read.items()}
-    index_agrees = bool(held) and checkpoint.index.lists_exactly(held)
-    names = list(read) if index_agrees else _names_with_index(checkpoint, checkpoint.index, found)
-    if not names:
+    if index_agrees := bool(held) and index.lists_exactly(held):
+        _read_shards(checkpoint, list(read), read)
+        return _finish(checkpoint, index_agrees=index_agrees)
+    listed, others = sorted(index.shards), _unlisted(checkpoint, index, found)
+    if not listed and not others:
         problem = f"{index_name} lists no shards, and none are here"
         raise CheckpointError(problem, Code.NO_SHARD_HERE, checkpoint.label)
-    _read_shards(checkpoint, names, read)
-    return _finish(checkpoint, index_agrees=index_agrees)
+    if all_shards:
+        _read_shards(checkpoint, listed + others, read)
+    else:
+        _read_shards(checkpoint, listed, read)
+        take_unlisted(checkpoint, others, Deciding.by_index(index, checkpoint.shards), read)
+        note_other_indexes(checkpoint, index)
+    _require_a_shard(checkpoint, listed + others)
+    return _finish(checkpoint)
 
 
-def _names_with_index(checkpoint: Checkpoint, index: Index, found: list[str]) -> list[str]:
-    """The shards that an index lists, and after them those that are here all the same."""
-    indexed = sorted(index.shards)
-    folders = sorted({name.rpartition("/")[0] for name in indexed if "/" in name})
+def _read_without_index(checkpoint: Checkpoint, found: list[str]) -> None:
+    """Read the shards of a folder without an index, where `model.safetensors` may say which of them count."""
+    if SINGLE_FILE in found and len(found) > 1 and not checkpoint.all_shards:
+        single = read_faultless(checkpoint, [SINGLE_FILE])
+        if single:
+            checkpoint.shards += single.values()
+            others = [name for name in found if name != SINGLE_FILE]
+            take_unlisted(checkpoint, others, Deciding.by_single_file(single[SINGLE_FILE]), {})
+    taken = {shard.name: shard for shard in checkpoint.shards}
+    left = [name for name in found if name not in {*taken, *checkpoint.aside, *checkpoint.lacking}]
+    wanted = {*taken, *left, *_numbered_siblings([*taken, *left])} - {*checkpoint.aside, *checkpoint.lacking}
+    if len(taken) + len(left) > 1:
+        text = "no index lists the shards: they are taken as they are; expand and compress write one"
+        checkpoint.problems.warn(text, Code.NO_INDEX)
+    checkpoint.shards.clear()
+    _read_shards(checkpoint, sorted(wanted), taken)
+    _require_a_shard(checkpoint, sorted(wanted))
+    if not checkpoint.all_shards:
+        refuse_ranks(checkpoint.label, {shard.name: shard.header.names for shard in checkpoint.shards})
+
+
+def _unlisted(checkpoint: Checkpoint, index: Index, found: list[str]) -> list[str]:
+    """The shards that are here and that an index does not list: at the top, and in the folders that it speaks of."""
+    folders = sorted({name.rpartition("/")[0] for name in index.shards if "/" in name})
     inside = [f"{folder}/{name}" for folder in folders for name in shard_files(index.root, folder, hub=checkpoint.hub)]
-    return indexed + [name for name in [*found, *inside] if name not in indexed]
+    return [name for name in [*found, *inside] if name not in index.shards]
 
 
 def _numbered_siblings(found: list[str]) -> list[str]:
@@ -185,9 +228,17 @@ def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Sh
         except CheckpointError as error:
             checkpoint.lacking.append(name)
             checkpoint.problems.append(Problem.of(error, name))
+
+
+def _require_a_shard(checkpoint: Checkpoint, names: list[str]) -> None:
+    """Refuse a checkpoint that should have the shards `names`, and of which no shard at all can be read.
+
+    Raises:
+        CheckpointError: there is none.
+    """
     if names and not checkpoint.shards:
         listed_by = checkpoint.index.name if checkpoint.index else checkpoint.layout.main_document
-        raise no_shard_can_be_read(checkpoint.path, listed_by, names, checkpoint.problems[-len(names) :])
+        raise no_shard_can_be_read(checkpoint, listed_by, names)
 
 
 def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint:
@@ -197,10 +248,14 @@ def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint
     """
     stored = Stored(checkpoint.shards)
     if not index_agrees and len(stored.row_of) != len(stored.names):
-        note_stored_twice(checkpoint.problems, checkpoint.shards)
+        is_listed = bool(checkpoint.index or checkpoint.layout.main_document or checkpoint.all_shards)
+        note_stored_twice(checkpoint.problems, checkpoint.shards, is_listed=is_listed)
     checkpoint.plane_table, problems = find_planes(stored, checkpoint.layout.scale_receipts)
     checkpoint.problems += problems
     checkpoint.dense_table = find_dense_planes(stored)
+    if not checkpoint.formats:
+        checkpoint.remark = checkpoint.remark or other_package(checkpoint, stored)
+    checkpoint.other_scales = find_other_scales(checkpoint.plane_table, checkpoint.dense_table)
     return cross_check(checkpoint, stored, index_agrees=index_agrees)
 
 
@@ -211,7 +266,7 @@ def _serving_root(path: Path) -> Path | None:
         UsageError: the weights of the serving directory are not here.
     """
     try:
-        found = quantization_config(load_json(path / CONFIG_FILES[0], CONFIG_FILES[0]))
+        found = quantization_config(load_lenient(path / CONFIG_FILES[0], CONFIG_FILES[0]).value)
     except CheckpointError:
         return None  # none, or none that could be read
     if found.get("quant_method") not in [fmt.serving_method for fmt in FORMATS]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.model import DenseTable, Located, Plane, PlaneKind, PlaneTable, Stored
-from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, is_stream_suffix
+from csf_tool.checkpoint.names import PREDECESSOR_STREAMS, SCALE_SUFFIXES, STREAM_MARK, is_stream_suffix
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import FORMATS, SLAB_ROWS, CsfFormat
 from csf_tool.codec.tiles import padded_shape
@@ -38,7 +38,8 @@ def find_planes(stored: Stored, receipts: Mapping[str, ScaleReceipt]) -> tuple[P
         problems += _add_planes(table, fmt, fixed, exceptions, receipts)
     if len({kind.fmt.name for kind in table.kinds}) > 1:
         table.sort()
-    return table, problems + _unknown_streams(streams, stored) + _stored_twice(table)
+    problems += _unknown_streams(streams, stored) + _predecessor_streams(stored)
+    return table, problems + _stored_twice(table)
 
 
 def _streams(stored: Stored) -> dict[str, dict[str, int]]:
@@ -55,6 +56,16 @@ def _unknown_streams(others: dict[str, dict[str, int]], stored: Stored) -> list[
         for suffix, rows in others.items()
         for scale, row in rows.items()
         if is_stream_suffix(suffix)
+    ]
+
+
+def _predecessor_streams(stored: Stored) -> list[Problem]:
+    """Problems of streams of the format before CSF."""
+    text = "is a stream of x4t, the predecessor of CSF, which csf-tool does not read: the tool that wrote it does"
+    return [
+        Problem(text, Code.UNKNOWN_CODEC, stored.shards[row].name, stored.names[row])
+        for last in sorted(PREDECESSOR_STREAMS & stored.rows_by_last.keys())
+        for row in stored.rows_by_last[last]
     ]
 
 

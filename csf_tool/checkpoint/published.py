@@ -7,7 +7,10 @@ from pathlib import Path
 
 from csf_tool.checkpoint.container import Origin, is_sha256
 from csf_tool.checkpoint.downloads import NOTES
-from csf_tool.checkpoint.hash_list import HashList, Listed, can_list, parse_lines
+from csf_tool.checkpoint.hash_lines import Listed
+from csf_tool.checkpoint.hash_list import HashList, can_list, read_entries
+from csf_tool.checkpoint.hash_places import Place
+from csf_tool.checkpoint.hub_cache import Snapshot
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import CsfFormat
@@ -86,9 +89,8 @@ def mixed_revisions(checkpoint: Checkpoint) -> list[Problem]:
 
 def known_origin(checkpoint: Checkpoint) -> tuple[str | None, str | None]:
     """The repository and the revision that a checkpoint came from, as far as its place or its notes tell."""
-    match = re.search(r"models--([^/]+)--([^/]+)/snapshots/([^/]+)", checkpoint.root.absolute().as_posix())
-    if match:
-        return f"{match[1]}/{match[2]}", match[3]
+    if (snapshot := Snapshot.at(checkpoint.root)) and snapshot.revision:
+        return snapshot.repo_id, snapshot.revision
     commits = list(download_commits(checkpoint))
     return None, commits[0] if len(commits) == 1 else None
 
@@ -130,6 +132,11 @@ def hash_list(checkpoint: Checkpoint, name: str, known: dict[str, str]) -> HashL
     return HashList(name, digests, sizes, *known_origin(checkpoint), left_out=left_out)
 
 
+def place_of(checkpoint: Checkpoint) -> Place:
+    """The place in which the names of a list are looked for."""
+    return Place(checkpoint.root, checkpoint.hub.files if checkpoint.hub else (), checkpoint.label)
+
+
 def _names(checkpoint: Checkpoint) -> list[str]:
     """Every file of the checkpoint by its path, those too of which only a link or a note of `hf download` is left."""
     shards = {shard.name for shard in checkpoint.shards}
@@ -142,16 +149,16 @@ def _names(checkpoint: Checkpoint) -> list[str]:
 
 def _sums(root: Path) -> list[PublishedHash]:
     return [
-        PublishedHash(listed.name, "sha256", listed.digest, sums, listed.line)
+        PublishedHash(listed.name, listed.algorithm, listed.digest, sums, listed.line)
         for sums, (found, _) in _sums_files(root).items()
         for listed in found
     ]
 
 
 def _sums_files(root: Path) -> dict[str, tuple[list[Listed], list[Problem]]]:
-    """The lines and the faults of the sums files, by their names."""
+    """The entries and the faults of the sums files, by their names."""
     names = [name for name in SUMS_FILES if is_file(root / name)]
-    return {name: parse_lines(read_document(root / name, name), name) for name in names}
+    return {name: read_entries(read_document(root / name, name), name, Place(root)) for name in names}
 
 
 def _damaged_sums(root: Path) -> list[Problem]:

@@ -3,24 +3,20 @@
 from collections.abc import Iterable
 
 from csf_tool.checkpoint.model import DenseTable, Shard
-from csf_tool.checkpoint.names import SCALE_SUFFIXES
+from csf_tool.checkpoint.other_scales import OtherScale
 from csf_tool.checkpoint.problems import Problems
+from csf_tool.checkpoint.scale_kinds import Reason
 from csf_tool.codes import Code
-
-_STACKED_SUFFIXES = (*SCALE_SUFFIXES, "_scales")
-"""Suffixes of block scales, those of gpt-oss's stacks among them."""
 
 _QUANTIZATION_METADATA = "_quantization_metadata"
 """Metadata of a shard whose scales another tool (ComfyUI's) may have stored in tile order."""
 
 
-def warn_of_stacked(problems: Problems, shards: Iterable[Shard]) -> None:
-    """Warn of scales that have three dimensions or more, because experts are stacked into one tensor."""
-    for shard in shards:
-        for name, shape in zip(shard.header.names, shard.header.shapes, strict=True):
-            if len(shape) > 2 and name.endswith(_STACKED_SUFFIXES):
-                text = f"is {list(shape)}: scales of stacked experts; CSF planes are of one matrix: it stays as it is"
-                problems.warn(text, Code.STACKED_SCALES, shard.name, name)
+def warn_of_stacked(problems: Problems, scales: Iterable[OtherScale]) -> None:
+    """Warn of FP4 scales that have three dimensions or more, because experts are stacked into one tensor."""
+    for shard, tensor in (other.scale for other in scales if other.kind.reason is Reason.STACKED):
+        text = f"is {list(tensor.shape)}: scales of stacked experts; CSF planes are of one matrix: it stays as it is"
+        problems.warn(text, Code.STACKED_SCALES, shard.name, tensor.name)
 
 
 def doubtful_scales(table: DenseTable, shards: Iterable[Shard]) -> dict[str, str]:

@@ -39,9 +39,18 @@ def read_shard(checkpoint: Checkpoint, name: str, problems: Problems) -> Shard:
     if unknown := set(header.dtypes) - DTYPES.keys():
         for tensor, dtype in zip(header.names, header.dtypes, strict=True):
             if dtype in unknown:
-                text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
-                problems.warn(text, Code.UNKNOWN_DTYPE, name, tensor)
+                _note_dtype(problems, dtype, name, tensor)
     return Shard(name, path, size, mtime_ns, header, remote)
+
+
+def _note_dtype(problems: Problems, dtype: str, shard: str, tensor: str) -> None:
+    """Note a dtype that nobody knows, or none."""
+    if dtype.strip():
+        text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
+        problems.warn(text, Code.UNKNOWN_DTYPE, shard, tensor)
+    else:
+        text = "has no dtype: a placeholder that its writer never filled, for which safetensors refuses the file"
+        problems.error(text, Code.INVALID_HEADER, shard, tensor)
 
 
 def read_faultless(checkpoint: Checkpoint, names: list[str]) -> dict[str, Shard]:

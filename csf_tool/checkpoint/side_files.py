@@ -96,7 +96,8 @@ def beside(checkpoint: Checkpoint, *, same_shards: bool = False) -> Beside:
     sums = set() if is_original else {name for name in SUMS_FILES if name in files}
     found.leave_out(Cause.OWN, own)
     found.leave_out(Cause.SUMS, sums)
-    not_plain = {*CONFIG_FILES, find_index(layout.model_root), *own, *sums}
+    found.leave_out(Cause.ASIDE, checkpoint.aside)
+    not_plain = {*CONFIG_FILES, find_index(layout.model_root), *own, *sums, *checkpoint.aside}
     shards = {shard.path for shard in checkpoint.shards}
     found.files += [SideFile(n, path) for n, path in files.items() if n not in not_plain and path not in shards]
     return found

@@ -32,7 +32,7 @@ def compare_precision(checkpoint: Checkpoint, stored: Stored, configs: Mapping[s
         recipes, exceptions = fp4_recipes(config), _exceptions(config)
         if not recipes and not stated_formats(config):
             continue
-        differences = [*_not_quantized(stored, csf + dense, projections, recipes, exceptions)]
+        differences = [*_not_quantized(checkpoint, stored, projections, recipes, exceptions)]
         text = "is an exception from quantisation by the config, and stored as FP4"
         differences += [(text, module) for module in _excepted(csf + dense, exceptions)]
         used, homeless = recipes_in_use(dense, recipes) if recipes else (set(), set())
@@ -43,10 +43,11 @@ def compare_precision(checkpoint: Checkpoint, stored: Stored, configs: Mapping[s
 
 
 def _not_quantized(
-    stored: Stored, modules: list[str], projections: set[str], recipes: set[str], exceptions: list[str]
+    checkpoint: Checkpoint, stored: Stored, projections: set[str], recipes: set[str], exceptions: list[str]
 ) -> Iterable[tuple[str, str]]:
     """Modules that are stored plain: those under a recipe that nothing FP4 is under, and siblings of FP4 ones."""
     dtypes, shapes = stored.dtypes, stored.shapes
+    modules = checkpoint.plane_table.modules + checkpoint.dense_table.modules
     plain = {
         module: dtypes[row]
         for module, row in stored.rows_of(".weight").items()

@@ -74,7 +74,7 @@ def say(message: str) -> None:
     print_err(f"csf-tool: {escape(message)}")
 
 
-def open_argument(argument: str) -> "Checkpoint":
+def open_argument(argument: str, *, all_shards: bool = False) -> "Checkpoint":
     """The checkpoint that an argument names, here or on the Hub."""
     from csf_tool.checkpoint.open import open_checkpoint
     from csf_tool.hub.name import find_source
@@ -82,7 +82,7 @@ def open_argument(argument: str) -> "Checkpoint":
     source = find_source(argument, say)
     if not isinstance(source, Path):
         _at_end.callback(source.stop)  # or the process would wait for what is fetched ahead
-    return open_checkpoint(source)
+    return open_checkpoint(source, all_shards=all_shards)
 
 
 def show(

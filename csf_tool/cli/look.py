@@ -1,13 +1,17 @@
 """Commands that look: what a checkpoint holds, by its headers or plane by plane."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from csf_tool.choices import GroupBy
 from csf_tool.cli.command import check_figure, guarded, open_argument, say, show
-from csf_tool.cli.options import CheckpointArgument, FigureOption, JsonOption
+from csf_tool.cli.options import AllShardsOption, CheckpointArgument, FigureOption, JsonOption
 from csf_tool.errors import UsageError
+
+if TYPE_CHECKING:
+    from csf_tool.checkpoint.model import Checkpoint
 
 
 @guarded
@@ -21,6 +25,7 @@ def stats(
             "--scales", help="Read and decode all scales, too, and count NaN, negative and zero bytes a layer."
         ),
     ] = False,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Report compressed against dense scale sizes, from the headers alone unless --scales asks for more.
@@ -37,7 +42,7 @@ def stats(
     from csf_tool.text import size
 
     check_figure(figure)
-    opened = open_argument(checkpoint)
+    opened = open_argument(checkpoint, all_shards=all_shards)
     found = collect_stats(opened)
     if figure:
         from csf_tool.report.figures import save, stats_figure
@@ -71,6 +76,7 @@ def inspect(
     values: Annotated[bool, typer.Option("--values", help="Print a corner of the plane as numbers.")] = False,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Planes to list in each order.")] = 10,
     figure: FigureOption = None,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Look into one plane, or rank all of them by exceptions and by bytes saved.
@@ -86,9 +92,11 @@ def inspect(
     from csf_tool.report.inspection import plane_json, plane_report, ranking_json, ranking_report
 
     check_figure(figure)
-    opened = open_argument(checkpoint)
+    opened = open_argument(checkpoint, all_shards=all_shards)
     print_problems(opened.problems)
     chosen = choose_planes(opened, plane)
+    if not chosen:
+        return _inspect_others(opened, plane, figure, as_json)
     if len(chosen) == 1:
         found = inspect_plane(chosen[0])
         if figure:
@@ -106,6 +114,23 @@ def inspect(
     return 0
 
 
+def _inspect_others(opened: "Checkpoint", pattern: str | None, figure: Path | None, as_json: bool) -> int:
+    """Look into one scale that is no plane, or list their kinds."""
+    from csf_tool.checkpoint.other_scales import grouped
+    from csf_tool.look.scale_inspection import choose_scales, inspect_scale
+    from csf_tool.report.other_scales import choice_json, groups_report
+    from csf_tool.report.scale_inspection import scale_json, scale_report
+
+    if figure:
+        raise UsageError("--figure: draws a plane, and none is meant")
+    chosen = choose_scales(opened, pattern)
+    if len(chosen) == 1:
+        show(inspect_scale(chosen[0]), scale_json, scale_report, as_json)
+    else:
+        show(grouped(chosen), choice_json, groups_report, as_json)
+    return 0
+
+
 @guarded
 def plan(
     checkpoint: CheckpointArgument,
@@ -117,6 +142,7 @@ def plan(
     ] = None,
     tp: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs that the stacks are divided among.")] = 1,
     figure: FigureOption = None,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Compare GPU memory: scales decoded when loading, or kept compressed and decoded before each product.
@@ -137,7 +163,7 @@ def plan(
         memory = parse_size(gpu_memory) if gpu_memory else None
     except ValueError as error:
         raise UsageError(f"--gpu-memory: {error}") from error
-    opened = open_argument(checkpoint)
+    opened = open_argument(checkpoint, all_shards=all_shards)
     found = make_plan(opened, resident, memory, tp)
     if figure:
         from csf_tool.report.figures import plan_figure, save

@@ -14,6 +14,12 @@ CheckpointArgument = Annotated[
     ),
 ]
 DestinationArgument = Annotated[Path, typer.Argument(metavar="DEST", help="A new or empty folder.")]
+AllShardsOption = Annotated[
+    bool,
+    typer.Option(
+        "--all-shards", help="Leave no shard aside, though the index does not list it and others hold its tensors."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 DeviceOption = Annotated[
     str,

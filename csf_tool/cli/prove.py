@@ -7,7 +7,7 @@ import typer
 
 from csf_tool.choices import CrossCheck, IdentityBy
 from csf_tool.cli.command import check_new_file, guarded, open_argument, say, show
-from csf_tool.cli.options import CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
+from csf_tool.cli.options import AllShardsOption, CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
 from csf_tool.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def verify(
     manifest: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="SHA-256 of files as sha256sum or --save-hashes lists them: nobody published them."
+            metavar="FILE",
+            help="SHA-256 of files as sha256sum or --save-hashes lists them: nobody published them.",
         ),
     ] = None,
     quick: Annotated[
@@ -55,6 +56,7 @@ def verify(
     ] = None,
     jobs: JobsOption = None,
     drop_cache: CacheOption = None,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Prove the decoded bytes, bit for bit, by every hash there is, and say what could not be proved.
@@ -66,6 +68,7 @@ def verify(
     """
     from csf_tool.checkpoint.hash_list import read_hash_list
     from csf_tool.checkpoint.page_cache import should_drop_cache
+    from csf_tool.checkpoint.published import place_of
     from csf_tool.coders.decoder import NumpyDecoder, make_decoder
     from csf_tool.prove.verify import VerifyOptions
     from csf_tool.prove.verify import verify as run
@@ -79,8 +82,8 @@ def verify(
         raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
     if save_hashes:
         check_new_file("--save-hashes", save_hashes)
-    opened = open_argument(checkpoint)
-    reference = open_argument(against) if against else None
+    opened = open_argument(checkpoint, all_shards=all_shards)
+    reference = open_argument(against, all_shards=all_shards) if against else None
     decoder = NumpyDecoder() if quick else make_decoder(device, cross_check, say)
     options = VerifyOptions(
         jobs=jobs or default_jobs(),
@@ -90,7 +93,7 @@ def verify(
         published=_listed_hashes(hub) if hub else [],
         only=tuple(only or ()),
         quick=quick,
-        listed=read_hash_list(manifest) if manifest else None,
+        listed=read_hash_list(manifest, place_of(opened)) if manifest else None,
         save_hashes=save_hashes.name if save_hashes else "",
     )
     with progress_bar() as progress:
@@ -119,6 +122,7 @@ def identity(
     compute_hashes: Annotated[
         bool, typer.Option("--hash", help="Hash every shard instead of trusting records.")
     ] = False,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Print the content identity that launchers pin, and its basis: the same for the same files wherever they are from.
@@ -136,7 +140,7 @@ def identity(
     from csf_tool.report.convert import identity_json
     from csf_tool.report.progress import progress_bar
 
-    opened = open_argument(checkpoint)
+    opened = open_argument(checkpoint, all_shards=all_shards)
     with progress_bar() as progress:
         found = find_identity(opened, by, progress, compute_hashes=compute_hashes)
     print_problems(found.problems, "--json")

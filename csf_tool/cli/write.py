@@ -13,6 +13,7 @@ from csf_tool.choices import CompressTo, Target
 from csf_tool.cli.command import guarded, open_argument, say, show
 from csf_tool.cli.options import (
     AdoptOption,
+    AllShardsOption,
     CheckpointArgument,
     ClusterOption,
     ConsumeOption,
@@ -66,7 +67,14 @@ class _Writing:
 
 @contextmanager
 def _writing(
-    argument: str, destination: Path, cluster: str | None, jobs: int | None, share: str | None, yes: bool, **how: Any
+    argument: str,
+    destination: Path,
+    cluster: str | None,
+    jobs: int | None,
+    share: str | None,
+    yes: bool,
+    all_shards: bool,
+    **how: Any,
 ) -> Iterator[_Writing]:
     """Open the source, ask for consent where it is needed, and make the options; `how` are fields of `WriteOptions`."""
     from csf_tool.checkpoint.problems import excused, warnings
@@ -78,7 +86,8 @@ def _writing(
     from csf_tool.write.run import Share, WriteOptions
 
     is_here = Path(argument).exists()
-    opened = open_argument(str(Path(argument).absolute()) if cluster and is_here else argument)
+    argument = str(Path(argument).absolute()) if cluster and is_here else argument
+    opened = open_argument(argument, all_shards=all_shards)
     if cluster and opened.is_remote:
         raise UsageError(f"{opened.label}: workers of a cluster read files: fetch it first with `hf download`")
     # Other errors are raised by the operation, or excused by it.
@@ -125,6 +134,7 @@ def expand(
     consume_source: ConsumeOption = False,
     yes: YesOption = False,
     cluster: ClusterOption = None,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Write the ordinary dense checkpoint: the original bit for bit where its receipts allow.
@@ -147,6 +157,7 @@ def expand(
         jobs,
         shards,
         yes,
+        all_shards,
         recheck=recheck,
         drop_cache=drop_cache,
         ignore_space=ignore_space,
@@ -164,6 +175,7 @@ def finish(
     checkpoint: CheckpointArgument,
     destination: DestinationArgument,
     device: DeviceOption = "auto",
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Write index and configs once all parts of a run with --shards I/N are there.
@@ -187,7 +199,7 @@ def finish(
     from csf_tool.write.expand import Expanded
     from csf_tool.write.finish import finish as run
 
-    opened = open_argument(checkpoint)
+    opened = open_argument(checkpoint, all_shards=all_shards)
     done = run(opened, destination, make_encoder(device), make_decoder(device), Silent())
     if done.missing:
         missing = count(len(done.missing), "shard")
@@ -233,6 +245,7 @@ def compress(
     consume_source: ConsumeOption = False,
     yes: YesOption = False,
     cluster: ClusterOption = None,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Write a CSF checkpoint of a dense FP4 one: lossless, proven by decoding it again.
@@ -262,6 +275,7 @@ def compress(
         jobs,
         shards,
         yes,
+        all_shards,
         recheck=recheck,
         drop_cache=drop_cache,
         ignore_space=ignore_space,
@@ -295,6 +309,7 @@ def convert(
     consume_source: ConsumeOption = False,
     yes: YesOption = False,
     cluster: ClusterOption = None,
+    all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Move a CSF checkpoint between its layouts without decoding a plane.
@@ -319,6 +334,7 @@ def convert(
         jobs,
         shards,
         yes,
+        all_shards,
         recheck=recheck,
         drop_cache=drop_cache,
         ignore_space=ignore_space,

@@ -169,3 +169,8 @@ def format_by_name(name: str) -> CsfFormat:
         KeyError: there is none.
     """
     return {f.name: f for f in FORMATS}[name]
+
+
+def nearest_format(dtype: str) -> CsfFormat:
+    """The format whose dense scales have a dtype; NVFP4 where none has."""
+    return next((fmt for fmt in FORMATS if dtype in fmt.dense_dtypes), NVFP4)

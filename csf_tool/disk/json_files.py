@@ -1,4 +1,8 @@
-"""JSON files: read strictly, and written as the Hugging Face libraries write them."""
+"""JSON files: read strictly, and written as the Hugging Face libraries write them.
+
+Strictness is for documents that decide about bytes: headers, indexes, manifests, receipts, and csf-tool's own.
+Configs are read by `csf_tool.disk.lenient_json`.
+"""
 
 import json
 import math
@@ -39,10 +43,11 @@ def parse_json(raw: bytes, name: str) -> Any:
         document = json.loads(
             text, object_pairs_hook=_object_without_duplicates, parse_constant=_no_constant, parse_float=_finite
         )
-        if text.count("[") + text.count("{") > MAX_JSON_DEPTH:
-            _refuse_deep(document)
-        if "\\u" in text:
-            _refuse_half_characters(document)
+        refuse_deep(document, text, MAX_JSON_DEPTH)
+        if "\\u" in text and has_half_characters(document):
+            raise CheckpointError(
+                "not valid JSON: an escape writes half a character (a lone surrogate)", Code.INVALID_JSON, name
+            )
         return document
     except UnicodeDecodeError as error:
         raise CheckpointError(f"not UTF-8 at byte {error.start}", Code.INVALID_JSON, name) from error
@@ -55,15 +60,26 @@ def parse_json(raw: bytes, name: str) -> Any:
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"key {brief(twice)} stands twice in one object")
+        raise ValueError(f"key {brief(first_repeated(pairs))} stands twice in one object")
     return result
 
 
-def _refuse_deep(document: Any) -> None:
+def first_repeated(pairs: list[tuple[str, Any]]) -> str:
+    """The first key that stands twice among the members of an object."""
+    seen: set[str] = set()
+    return next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+
+
+def refuse_deep(document: Any, text: str, limit: int) -> None:
+    """Refuse a document that is nested deeper than `limit`; `text` is what it was read from.
+
+    Raises:
+        RecursionError: it is.
+    """
+    if text.count("[") + text.count("{") <= limit:
+        return
     level = [document]
-    for _ in range(MAX_JSON_DEPTH):
+    for _ in range(limit):
         children = (node.values() if isinstance(node, dict) else node for node in level)
         level = [child for some in children for child in some if isinstance(child, dict | list)]
         if not level:
@@ -71,12 +87,13 @@ def _refuse_deep(document: Any) -> None:
     raise RecursionError
 
 
-def _refuse_half_characters(document: Any) -> None:
-    """Refuse escapes that write one half of a surrogate pair, which no file name and no UTF-8 file can hold."""
+def has_half_characters(document: Any) -> bool:
+    """Whether escapes write one half of a surrogate pair, which no file name and no UTF-8 file can hold."""
     try:
         json.dumps(document, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError("an escape writes half a character (a lone surrogate)") from error
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _finite(text: str) -> float:

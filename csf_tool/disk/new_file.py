@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,10 @@ if sys.platform != "win32":
 
 
 _ATTEMPTS = 10
+
+_LOOK_SECONDS = 0.05
+"""Seconds between two tries to lock a file."""
+
 
 _NAME_KEPT = 40
 """Characters of a file's name that its partial file repeats: systems refuse names of more than 255 bytes."""
@@ -211,10 +216,13 @@ def lock(fd: int, *, wait: bool) -> bool | None:
     """Lock an open file until it is closed; whether that worked, or None where there are no locks."""
     if sys.platform == "win32":
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:  # some network file systems
-        return None
-    return True
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if not wait:
+                return False
+        except OSError:  # some network file systems
+            return None
+        time.sleep(_LOOK_SECONDS)  # not in the call: Ctrl-C that arrives just before it would be lost there

@@ -131,10 +131,7 @@ def asked_wait(error: Refused) -> int | None:
 def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
     """The error to raise for what huggingface_hub raised: what is wrong, and what to do."""
     if isinstance(error, OfflineModeIsEnabled):
-        return EnvironmentFault(
-            f"{ref}: is not in the cache, or not all of it, and offline mode keeps the network out: "
-            f"unset HF_HUB_OFFLINE, or fetch it first with `hf download {ref.repo_id}`"
-        )
+        return EnvironmentFault(f"{ref}: offline mode keeps the network out (HF_HUB_OFFLINE)")
     if isinstance(error, HFValidationError):
         return UsageError(f"{ref}: cannot be the name of a repository or revision: {_first_line(error)}")
     if isinstance(error, Refused):
@@ -147,6 +144,11 @@ def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
     if isinstance(error, OSError) and error.strerror:
         return EnvironmentFault(f"{ref}: cannot be fetched: {error.strerror}")
     return no_hub(ref, f"{type(error).__name__}: {_first_line(error)}")
+
+
+def is_out_of_reach(error: EnvironmentFault) -> bool:
+    """Whether an error says that there is no network to ask the Hub by, rather than what it answered."""
+    return isinstance(error.__cause__, OfflineModeIsEnabled | NetworkError | WrongLength)
 
 
 def no_hub(ref: HubRef, how: str) -> EnvironmentFault:

@@ -15,12 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub import constants
 from huggingface_hub.utils import logging, validate_repo_id
 
-from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.container import is_sha256
-from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.codes import Code
@@ -30,7 +28,8 @@ from csf_tool.disk.json_files import is_count
 from csf_tool.disk.paths import is_hidden, is_safe_relative
 from csf_tool.disk.reader import MAX_JSON_BYTES, exists
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
-from csf_tool.hub.errors import HubRef, RetryPolicy, no_hub, with_retries
+from csf_tool.hub.cached import complete_snapshot, snapshot_folder, what_is_cached
+from csf_tool.hub.errors import HubRef, RetryPolicy, is_out_of_reach, no_hub, with_retries
 from csf_tool.hub.name import HubName
 from csf_tool.hub.ranges import BLOCK_BYTES, HubFile, Ranges, RemoteFile
 from csf_tool.text import brief
@@ -193,9 +192,14 @@ def open_repo(name: HubName) -> HubRepo:
     """
     _be_quiet()
     ref = _ref(name)
-    if (cached := with_retries(lambda: _cached_snapshot(name), ref, RETRY_POLICY, _no_wait)) is not None:
+    if (cached := with_retries(lambda: complete_snapshot(name), ref, RETRY_POLICY, _no_wait)) is not None:
         return HubRepo(replace(ref, revision=cached.name), cached)
-    repo = list_repo(name)
+    try:
+        repo = list_repo(name)
+    except EnvironmentFault as error:
+        if not is_out_of_reach(error):
+            raise
+        raise EnvironmentFault(f"{error.problem}: {what_is_cached(name)}") from error
     repo.fetch_documents()
     return repo
 
@@ -213,7 +217,7 @@ def list_repo(name: HubName) -> HubRepo:
     ranges = Ranges(ref, RETRY_POLICY)
     at = f"/revision/{quote(name.revision, safe='')}" if name.revision is not None else ""
     commit, entries = _parse_listing(ranges.listing(f"{ref.endpoint}/api/models/{name.repo_id}{at}?blobs=true"), ref)
-    return HubRepo(replace(ref, revision=commit), _snapshot(name.repo_id, commit), entries, ranges.at(commit))
+    return HubRepo(replace(ref, revision=commit), snapshot_folder(name.repo_id, commit), entries, ranges.at(commit))
 
 
 def _parse_listing(raw: bytes, ref: HubRef) -> tuple[str, list[Any]]:
@@ -277,28 +281,3 @@ def _be_quiet() -> None:
     """Silence huggingface_hub: csf-tool itself reports errors, each in one line."""
     if "HF_HUB_VERBOSITY" not in os.environ:
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-
-
-def _snapshot(repo_id: str, commit: str) -> Path:
-    """The folder in which the cache keeps a commit (https://huggingface.co/docs/huggingface_hub/guides/manage-cache)."""
-    folder = "models--" + repo_id.replace("/", "--")
-    return Path(constants.HF_HUB_CACHE).expanduser().absolute() / folder / "snapshots" / commit
-
-
-def _cached_snapshot(name: HubName) -> Path | None:
-    """The snapshot of a revision in the cache, if the checkpoint is complete there."""
-    main = [layout.main_document for layout in LAYOUTS if layout.main_document]
-    for document in (*main, INDEX_NAME, *CONFIG_FILES, f"model{SHARD_SUFFIX}"):
-        path = try_to_load_from_cache(name.repo_id, document, revision=name.revision)
-        if isinstance(path, str):
-            return Path(path).parent if _is_complete(Path(path).parent) else None
-    return None
-
-
-def _is_complete(root: Path) -> bool:
-    try:
-        shards, documents = next(filter(None, (layout.needed_of(root) for layout in LAYOUTS)), ([], []))
-    except CheckpointError:
-        return False
-    wanted = shards if constants.HF_HUB_OFFLINE else shards + documents
-    return bool(shards) and all(exists(root / name) for name in wanted)

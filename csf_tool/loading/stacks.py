@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from csf_tool.checkpoint.model import AnyPlane, Checkpoint, DensePlane, Plane
-from csf_tool.checkpoint.names import Role, expert_group_of, expert_of, layer_of, natural_key, projection_of, role_of
+from csf_tool.checkpoint.names import Role, natural_key, role_of
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.encoder import make_encoder, read_scales
 from csf_tool.codes import Code
@@ -96,8 +96,8 @@ def read_stack(
     checkpoint, target = opened(checkpoint), torch_device(device)
     planes = _layer_planes(checkpoint, layer)
     stacks = [_stack_planes(checkpoint, planes, layer, role) for role in wanted]
-    for stack in stacks:
-        _require_divisible(stack[0], tp_size)
+    for role, stack in zip(wanted, stacks, strict=True):
+        _require_divisible(stack[0], role, checkpoint.experts.projection_of(stack[0].name), tp_size)
     with Readers() as readers, readers.unchanged(), Stager(target) as stager:
         sources = [_sources(stack, readers, target) for stack in stacks]
         streams = [room_for(source, target) for source in sources]
@@ -106,7 +106,10 @@ def read_stack(
         check(streams[i], source)
     if len(streams) == tp_size == 1:
         return streams[0]
-    parts = [_cut(RowStreams.of(streams.pop(0)), stack[0], tp_rank, tp_size) for stack in stacks]  # frees each in turn
+    parts = [
+        _cut(RowStreams.of(streams.pop(0)), stack[0], role, tp_rank, tp_size)  # frees each in turn
+        for role, stack in zip(wanted, stacks, strict=True)
+    ]
     try:
         return join_rows(parts, interleave=interleave).stack()
     except ValueError as fault:
@@ -125,9 +128,9 @@ def first_gated_layer(checkpoint: Checkpoint) -> str:
     roles: dict[str, set[Role]] = {}
     planes: Iterable[AnyPlane] = checkpoint.planes or checkpoint.dense_planes
     for plane in planes:
-        group, role = expert_group_of(plane.name), role_of(projection_of(plane.name))
-        if group and role:
-            roles.setdefault(group, set()).add(role)
+        expert = checkpoint.experts.of_tensor(plane.name)
+        if expert and (role := role_of(expert.projection)):
+            roles.setdefault(expert.group, set()).add(role)
     complete = [group for group, its_roles in roles.items() if len(its_roles) == len(Role)]
     if not complete:
         raise UsageError(
@@ -156,15 +159,15 @@ def _wanted(projection: str, order: Sequence[str]) -> list[Role]:
 def _layer_planes(checkpoint: Checkpoint, layer: int | str) -> list[AnyPlane]:
     """The planes of the routed experts of a layer."""
     groups: dict[str, list[AnyPlane]] = {}
-    mark = f"{layer}."
+    mark = f"{layer}.".rpartition("*")[2]
     every: list[AnyPlane] = [*checkpoint.planes, *checkpoint.dense_planes]
     for plane in every:
         if mark not in plane.name:  # before the name is taken apart, which takes longer
             continue
-        group = expert_group_of(plane.name)
+        group = checkpoint.experts.group_of(plane.name)
         if group is None:
             continue
-        name = layer_of(plane.name)
+        name = checkpoint.experts.layer_of(plane.name)
         if layer in (name, group) if isinstance(layer, str) else name.rpartition(".")[2] == str(layer):
             groups.setdefault(group, []).append(plane)
     if not groups:
@@ -178,8 +181,9 @@ def _layer_planes(checkpoint: Checkpoint, layer: int | str) -> list[AnyPlane]:
 def _stack_planes(checkpoint: Checkpoint, planes: Sequence[AnyPlane], layer: int | str, role: Role) -> list[AnyPlane]:
     """The planes of a projection in the order of the experts: one an expert, all of one format and geometry."""
     what = f"layer {escape(layer)}, {role}"
-    by_expert = {expert_of(p.name): p for p in planes if role_of(projection_of(p.name)) is role}
-    total = max(expert_of(p.name) or 0 for p in planes) + 1
+    places = [(expert, plane) for plane in planes if (expert := checkpoint.experts.of_tensor(plane.name))]
+    by_expert = {expert.number: plane for expert, plane in places if role_of(expert.projection) is role}
+    total = max(expert.number for expert, _ in places) + 1
     if len(by_expert) < total:
         first = next(expert for expert in range(total) if expert not in by_expert)
         problem = f"{what}: {total - len(by_expert)} of {total} experts have no block scales, {first} first"
@@ -196,17 +200,17 @@ def _kind(plane: AnyPlane) -> str:
     return f"{plane.fmt.title} {plane.rows}x{plane.cols}"
 
 
-def _require_divisible(plane: AnyPlane, tp_size: int) -> None:
-    if fault := share(plane, tp_size).fault:
+def _require_divisible(plane: AnyPlane, role: Role, projection: str, tp_size: int) -> None:
+    if fault := share(plane, role, tp_size).fault:
         raise UsageError(
-            f"tp_size {tp_size}: {_kind(plane)} planes of {projection_of(plane.name)} cannot be divided: {fault} "
+            f"tp_size {tp_size}: {_kind(plane)} planes of {projection} cannot be divided: {fault} "
             f"(whole slabs of 16 rows, {plane.fmt.column_multiple} columns); tp_size 1 loads the whole stack"
         )
 
 
-def _cut(streams: RowStreams, plane: AnyPlane, tp_rank: int, tp_size: int) -> RowStreams:
+def _cut(streams: RowStreams, plane: AnyPlane, role: Role, tp_rank: int, tp_size: int) -> RowStreams:
     """The part of a stack of planes like this one that is a rank's."""
-    rows, cols, _ = share(plane, tp_size)
-    if is_cut_by_columns(plane):
+    rows, cols, _ = share(plane, role, tp_size)
+    if is_cut_by_columns(role):
         return streams.take_columns(tp_rank * cols, (tp_rank + 1) * cols)
     return streams.take_rows(tp_rank * rows, (tp_rank + 1) * rows)

@@ -8,12 +8,12 @@ one out of it, down, it has some of the input features: columns ("row-parallel")
 from typing import NamedTuple
 
 from csf_tool.checkpoint.model import AnyPlane
-from csf_tool.checkpoint.names import Role, projection_of, role_of
+from csf_tool.checkpoint.names import Role
 
 
-def is_cut_by_columns(plane: AnyPlane) -> bool:
-    """Whether ranks have columns of a plane, not rows."""
-    return role_of(projection_of(plane.name)) is Role.DOWN
+def is_cut_by_columns(role: Role | None) -> bool:
+    """Whether ranks have columns of the planes of this role, not rows."""
+    return role is Role.DOWN
 
 
 class Share(NamedTuple):
@@ -24,9 +24,9 @@ class Share(NamedTuple):
     fault: str | None = None
 
 
-def share(plane: AnyPlane, tp: int) -> Share:
-    """The share of a plane that each of `tp` ranks has."""
-    by_columns = is_cut_by_columns(plane)
+def share(plane: AnyPlane, role: Role | None, tp: int) -> Share:
+    """The share of a plane of this role that each of `tp` ranks has."""
+    by_columns = is_cut_by_columns(role)
     whole, noun = (plane.cols, "columns") if by_columns else (plane.rows, "rows")
     rows, cols = (plane.rows, whole // tp) if by_columns else (whole // tp, plane.cols)
     fault = f"{whole} {noun} by {tp}" if whole % tp else plane.fmt.geometry_fault(rows, cols)

@@ -16,6 +16,7 @@ from csf_tool.codec.reference import StreamFault
 from csf_tool.codec.values import scale_values
 from csf_tool.coders.encoder import read_scales
 from csf_tool.errors import UsageError
+from csf_tool.look.scale_inspection import choose_scales
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,14 @@ class Inspected:
 def choose_planes(checkpoint: Checkpoint, pattern: str | None) -> list[Plane | DensePlane]:
     """The planes that a name or glob means: scale, stream or weight names, or modules; all planes without one.
 
+    None where it means scales that are no planes.
+
     Raises:
-        UsageError: it means none.
+        UsageError: it means nothing.
     """
     planes: list[Plane | DensePlane] = [*checkpoint.planes, *checkpoint.dense_planes]
-    if not planes:
+    others = choose_scales(checkpoint, pattern)
+    if not planes and not checkpoint.other_scales:
         raise UsageError(f"{checkpoint.label}: holds no FP4 block scales")
     if pattern is None:
         return planes
@@ -126,8 +130,9 @@ def choose_planes(checkpoint: Checkpoint, pattern: str | None) -> list[Plane | D
     wanted = stream.scale if stream else pattern
     named = [plane for plane in planes if wanted in (plane.name, *weight_names(plane.name))]
     chosen = named or [p for p in planes if _matches(p.name, pattern)]
-    if not chosen:
-        raise UsageError(f"{checkpoint.label}: no plane is called {pattern!r}, as {planes[0].name!r} is")
+    if not chosen and not others:
+        what, known = ("plane", planes[0].name) if planes else ("scale", checkpoint.other_scales[0].scale.tensor.name)
+        raise UsageError(f"{checkpoint.label}: no {what} is called {pattern!r}, as {known!r} is")
     return chosen
 
 

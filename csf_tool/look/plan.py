@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
+from csf_tool.checkpoint.experts import Experts
 from csf_tool.checkpoint.model import Checkpoint, Plane
-from csf_tool.checkpoint.names import Role, expert_group_of, layer_of, module_of, natural_key, projection_of, role_of
+from csf_tool.checkpoint.names import Role, module_of, natural_key, role_of
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codec.prepared import prepared_bytes
 from csf_tool.errors import UsageError
@@ -118,7 +119,8 @@ def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: i
     """
     if not checkpoint.planes:
         raise UsageError(f"{checkpoint.label}: holds no CSF planes, so there is nothing to keep compressed")
-    stacks = [_stack(planes, tp) for planes in _stacks_of(checkpoint.planes)]
+    experts = checkpoint.experts
+    stacks = [_stack(planes, tp, experts) for planes in _stacks_of(checkpoint.planes, experts)]
     if resident is not None and not 0 < resident <= len(stacks):
         raise UsageError(f"{checkpoint.label}: has {len(stacks)} stacks, {resident} cannot be resident")
     payload = sum(shard.header.nbytes for shard in checkpoint.shards)
@@ -134,12 +136,12 @@ def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: i
     )
 
 
-def _stacks_of(planes: Iterable[Plane]) -> list[list[Plane]]:
+def _stacks_of(planes: Iterable[Plane], experts: Experts) -> list[list[Plane]]:
     """The planes of each stack, layer by layer. Gate and up projections are one stack where they are alike."""
     groups: dict[tuple[str, str, CsfFormat, int, int], list[Plane]] = defaultdict(list)
     for plane in planes:
-        module = expert_group_of(plane.name) or module_of(module_of(plane.name))
-        projection = projection_of(plane.name)
+        module = experts.group_of(plane.name) or module_of(module_of(plane.name))
+        projection = experts.projection_of(plane.name)
         kind = "gate and up" if role_of(projection) in (Role.GATE, Role.UP) else projection
         groups[module, kind, plane.fmt, plane.rows, plane.cols].append(plane)
     return [groups[key] for key in sorted(groups, key=_running_order)]
@@ -151,18 +153,19 @@ def _running_order(group: tuple[str, str, CsfFormat, int, int]) -> tuple[object,
     return natural_key(module), role_of(kind) is Role.DOWN, kind, fmt.name, rows, cols
 
 
-def _stack(planes: list[Plane], tp: int) -> Stack:
+def _stack(planes: list[Plane], tp: int, experts: Experts) -> Stack:
     first = planes[0]
-    projections = list(dict.fromkeys(projection_of(plane.name) for plane in planes))
-    rows, cols, fault = share(first, tp)
+    projections = list(dict.fromkeys(experts.projection_of(plane.name) for plane in planes))
+    rows, cols, fault = share(first, role_of(projections[0]), tp)
     name = " and ".join(projections)
     ranks = 1 if fault else tp
-    exceptions: Counter[str] = Counter()  # of each expert, whose gate and up planes are decoded as one
+    exceptions: Counter[int | str] = Counter()  # of each expert, whose gate and up planes are decoded as one
     for plane in planes:
-        exceptions[module_of(module_of(plane.name))] += plane.exception_count
+        expert = experts.of_tensor(plane.name)
+        exceptions[expert.number if expert else module_of(module_of(plane.name))] += plane.exception_count
     fused = rows * len(projections)
     return Stack(
-        layer=layer_of(first.name),
+        layer=experts.layer_of(first.name),
         projection=name,
         format=first.fmt,
         experts=len(exceptions),

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from csf_tool.cancel import CancelToken
+from csf_tool.checkpoint.experts import Experts
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
-from csf_tool.checkpoint.names import layer_of, natural_key
+from csf_tool.checkpoint.names import natural_key
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import CsfFormat
@@ -102,9 +103,9 @@ def count_scale_bytes(checkpoint: Checkpoint, decoder: Decoder, progress: Progre
             counts[group] += by_value
         problems.extend(counter.problems)
 
-    on_bytes = cancel.checked(shared.advance)
+    on_bytes, experts = cancel.checked(shared.advance), checkpoint.experts
     with local_executor(jobs) as pool:
-        run_jobs(shards.values(), lambda shard: _Counter(shard, on_bytes).run(decoder), add, pool, cancel)
+        run_jobs(shards.values(), lambda shard: _Counter(shard, experts, on_bytes).run(decoder), add, pool, cancel)
     groups = sorted(counts, key=lambda group: (natural_key(group.layer), group.fmt.name))
     problems.sort(key=lambda problem: (problem.file, problem.tensor))
     return ScaleBytes({group: ByteCounts(counts[group], group.fmt) for group in groups}, problems)
@@ -113,8 +114,9 @@ def count_scale_bytes(checkpoint: Checkpoint, decoder: Decoder, progress: Progre
 class _Counter:
     """Counts the bytes of one shard's planes."""
 
-    def __init__(self, shard: _ShardPlanes, on_bytes: OnBytes) -> None:
+    def __init__(self, shard: _ShardPlanes, experts: Experts, on_bytes: OnBytes) -> None:
         self._shard = shard
+        self._experts = experts
         self._on_bytes = on_bytes
         self.counts: dict[LayerFormat, NDArray[np.int64]] = defaultdict(lambda: np.zeros(_VALUES, np.int64))
         self.problems: list[Problem] = []
@@ -140,7 +142,7 @@ class _Counter:
                 self._skip(plane.fixed.shard.name, plane.name, error)
 
     def _add(self, plane: Plane | DensePlane, scales: NDArray[np.uint8]) -> None:
-        group = LayerFormat(layer_of(plane.name), plane.fmt)
+        group = LayerFormat(self._experts.layer_of(plane.name), plane.fmt)
         self.counts[group] += np.bincount(scales.reshape(-1), minlength=_VALUES)
         self._on_bytes(scales.size)
 

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from csf_tool.checkpoint.experts import counts_experts
 from csf_tool.checkpoint.model import Checkpoint, DenseTable, PlaneTable
 from csf_tool.checkpoint.names import layers_of, natural_key
+from csf_tool.checkpoint.other_scales import ScaleGroup, grouped
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.codec.formats import EXCEPTION_BYTES, format_by_name
 from csf_tool.codes import Code
@@ -77,6 +79,8 @@ class Stats:
     """Numbers of tensors that lack something or do not fit, by the kind of fault."""
     misfits: int = 0
     """Block scales that do not fit their weights, and are not counted as planes."""
+    others: list[ScaleGroup] = field(default_factory=list)
+    """Scales that are no planes, by their kind; those that do not fit are among them."""
     scale_bytes: "ScaleBytes | None" = None
     by_format: dict[str, Totals] = field(default_factory=dict)
 
@@ -127,6 +131,7 @@ def collect_stats(checkpoint: Checkpoint) -> Stats:
         problems=checkpoint.problems,
         incomplete=checkpoint.incomplete,
         misfits=len(checkpoint.misfits),
+        others=grouped(checkpoint.other_scales),
     )
 
 
@@ -150,7 +155,13 @@ def _dense_groups(table: DenseTable) -> dict[_Group, Totals]:
 def _groups(table: PlaneTable | DenseTable, rows: list[int]) -> list[_Group]:
     """The group of each plane; the tensors in `rows` say in which shard it lies."""
     shards = [table.stored.shards[row].name for row in rows]
-    return list(zip(layers_of(table.names), shards, table.projections, table.kind_of, strict=True))
+    return list(zip(_layers(table), shards, table.projections, table.kind_of, strict=True))
+
+
+def _layers(table: PlaneTable | DenseTable) -> list[str]:
+    """The layer of each plane; where experts' numbers stand before layers', names have to be taken apart."""
+    layers = list(layers_of(table.names))
+    return list(map(table.experts.layer_of, table.names)) if any(map(counts_experts, set(layers))) else layers
 
 
 def _total(parts: Iterable[Totals]) -> Totals:

@@ -81,13 +81,13 @@ def find_identity(
         if len(checkpoint.shards) > 1:
             raise CheckpointError("not there: the identity is made of it", Code.MISSING_FILE, INDEX_NAME)
         raise UsageError(f"{checkpoint.label}: has no index: only a container or an indexed folder has an identity")
-    problems: list[Problem] = []
+    problems = [problem for problem in checkpoint.problems if problem.code is Code.SHARD_LEFT_ASIDE]
     shards = _indexed(checkpoint)
     if by is IdentityBy.SIZES:
         contents = {shard.name: str(shard.size) for shard in shards}
     elif compute_hashes:
         contents = _computed(checkpoint, shards, progress)
-        problems = _unfit_records(checkpoint, contents)
+        problems += _unfit_records(checkpoint, contents)
     else:
         contents = _recorded(checkpoint, shards)
     for name in (CONFIG_FILES[0], checkpoint.index.name or INDEX_NAME):
@@ -121,7 +121,8 @@ def _indexed(checkpoint: Checkpoint) -> list[Shard]:
     shards = {shard.name: shard for shard in checkpoint.shards}
     indexed = sorted(set(checkpoint.index.weight_map.values()))
     if missing := [name for name in indexed if name not in shards]:
-        problem = "not there or not readable: an incomplete checkpoint has no identity"
+        known = (problem.problem for problem in checkpoint.problems if problem.file == missing[0])
+        problem = f"an incomplete checkpoint has no identity: {next(known, 'not there')}"
         raise CheckpointError(problem, Code.MISSING_FILE, missing[0])
     return [shards[name] for name in indexed]
 

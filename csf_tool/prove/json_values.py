@@ -9,6 +9,7 @@ import reprlib
 from typing import Any, NamedTuple
 
 from csf_tool.codes import Code, Finding
+from csf_tool.disk.json_files import first_repeated
 from csf_tool.text import brief
 
 _ABSENT = object()
@@ -55,7 +56,7 @@ def parse_values(raw: bytes, encoding: str = "utf-8") -> Document:
         if len(found) == len(pairs):
             return found
         repeating.append(_Repeating(found))
-        repeating[-1].key = _first_repeated(pairs)
+        repeating[-1].key = first_repeated(pairs)
         return repeating[-1]
 
     value = json.loads(
@@ -72,11 +73,6 @@ def _shortest(text: str) -> str:
     """One spelling for all numbers of the same double; a number past the largest double keeps its own."""
     value = float(text)
     return repr(value) if math.isfinite(value) else text
-
-
-def _first_repeated(pairs: list[tuple[str, Any]]) -> str:
-    seen: set[str] = set()
-    return next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
 
 
 def _place_of(value: Any, wanted: _Repeating) -> str:

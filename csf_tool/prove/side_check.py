@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from csf_tool.checkpoint.config import CONFIG_FILES, without_encoding
+from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
 from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, MAP_KEY, find_index, read_index
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.model import Checkpoint
@@ -24,6 +24,9 @@ from csf_tool.prove.compare import same_bytes
 from csf_tool.prove.json_values import Document, difference, parse_values
 
 _MISSING = Finding("missing; the reference has it", Code.REFERENCE_NAMES)
+_ENCODINGS = {"utf-8-sig": "UTF-8 with a byte order mark"} | {
+    f"utf-{bits}{order}": f"UTF-{bits}" for bits in (16, 32) for order in ("", "-le", "-be")
+}
 _SURPLUS = Finding("the reference does not have it", Code.REFERENCE_NAMES)
 
 
@@ -60,15 +63,18 @@ def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
 
 
 def _check_json(found: Problems, path: Path, name: str) -> None:
-    """Note why a file is not JSON. Files that csf-tool does not use may contain NaN and infinities."""
+    """Note why a file is not JSON, or what readers refuse or take differently in it."""
     try:
         raw = read_document(path, name)
-        repeated = parse_values(raw, json.detect_encoding(raw)).repeated
+        encoding = json.detect_encoding(raw)
+        repeated = parse_values(raw, encoding).repeated
     except (ValueError, RecursionError) as error:
         found.error(f"not valid JSON: {error}", Code.INVALID_JSON, name)
         return
-    if repeated:
-        found.warn(f"{repeated}: readers take the last, the first, or neither", Code.INVALID_JSON, name)
+    oddities = [] if encoding == "utf-8" else [f"is {_ENCODINGS[encoding]}, and transformers reads plain UTF-8 alone"]
+    oddities += [f"{repeated}: readers take the last, the first, or neither"] if repeated else []
+    if oddities:
+        found.warn("; ".join(oddities), Code.ODD_JSON, name)
 
 
 @dataclass
@@ -102,10 +108,11 @@ def compare_side_files(
     sides = checkpoint, reference
     ours, theirs = (_wanted(files_beside(side), shards_only) for side in sides)
     folder = checkpoint.layout.model_root.relative_to(checkpoint.root)
+    aside = {*checkpoint.aside, *reference.aside}
     for name in sorted({*ours, *theirs} - {shard.name for side in sides for shard in side.shards}):
         mine, other = ours.get(name), theirs.get(name)
         if mine is None or other is None:
-            if mine is None or _is_complete(reference):
+            if name not in aside and (mine is None or _is_complete(reference)):
                 found.problems.append(Problem(*(_MISSING if mine is None else _SURPLUS), (folder / name).as_posix()))
         elif not _is_left_out(checkpoint, mine) and not _is_left_out(reference, other):
             found.files += 1
@@ -160,12 +167,18 @@ def _is_same(name: str, ours: Path, theirs: Path, nbytes: int, on_bytes: Callabl
 
 
 def _json_difference(name: str, ours: Path, theirs: Path) -> Finding | None:
-    """The first difference of two JSON files, or a repeated key that makes one of them ambiguous."""
-    mine, other = (parse_values(read_document(path, name)) for path in (ours, theirs))
+    """The first difference of two JSON files, or a repeated key that makes one of them ambiguous.
+
+    Configs that are the same but for CSF's marks do not differ, whatever else is in them.
+    """
+    raws = [read_document(path, name) for path in (ours, theirs)]
+    if name in CONFIG_FILES:
+        raws = [strip_encoding(raw, name) for raw in raws]
+        if raws[0] == raws[1]:
+            return None
+    mine, other = map(parse_values, raws)
     if repeated := mine.repeated or other.repeated:
         return Finding(f"{'' if mine.repeated else 'in the reference: '}{repeated}", Code.INVALID_JSON)
-    if name in CONFIG_FILES:
-        return difference(without_encoding(mine.value), without_encoding(other.value))
     if name.endswith(INDEX_SUFFIX) and "/" not in name and (_lists_streams(mine) or _lists_streams(other)):
         return None  # the shards themselves say where a tensor is, and they have been compared
     return difference(mine.value, other.value)

@@ -149,11 +149,11 @@ def plane_report(plane: Inspected, *, values: bool) -> list[RenderableType]:
     ]
     if plane.is_dense:
         lines.append("It is stored dense: what follows is what csf-tool compress would make of it.")
-    lines += [f"  {_place(located)}" for located in plane.stored]
+    lines += [f"  {place(located)}" for located in plane.stored]
     lines += ["", _sizes(plane), "", *_facts(plane)]
     lines += [Text.assemble(("fault: ", "bold red"), escape(fault)) for fault in plane.faults]
-    lines += ["", "Bases:", _histogram(plane.base_counts, "rows", lambda byte: _byte(plane, byte))]
-    lines += ["", "Codes of the scales that are no exceptions:", _histogram(plane.code_counts, "scales", str)]
+    lines += ["", "Bases:", histogram(plane.base_counts, "rows", lambda byte: _byte(plane, byte))]
+    lines += ["", "Codes of the scales that are no exceptions:", histogram(plane.code_counts, "scales", str)]
     if values:
         corner = _corner(plane)
         shown = f"{name} values of the first {corner.row_count} rows and {len(corner.columns) - 1} columns"
@@ -161,7 +161,8 @@ def plane_report(plane: Inspected, *, values: bool) -> list[RenderableType]:
     return lines
 
 
-def _place(located: Located) -> str:
+def place(located: Located) -> str:
+    """The shard and the bytes of a tensor, its dtype and its shape."""
     tensor = located.tensor
     shape = "x".join(map(str, tensor.shape))
     return f"{escape(located.shard.name)}, bytes {tensor.begin:,} to {tensor.end:,}: {tensor.dtype} {shape}"
@@ -236,7 +237,7 @@ def _byte(plane: Inspected, byte: int) -> str:
     return f"{byte} ({scale_values(plane.format)[byte]:.4g})"
 
 
-def _histogram(counts: NDArray[np.intp], what: str, name: Callable[[int], str]) -> Table:
+def histogram(counts: NDArray[np.intp], what: str, name: Callable[[int], str]) -> Table:
     """A row for each value that occurs, with a bar."""
     result = table("", what, "share", "")
     result.columns[-1].justify = "left"

@@ -10,6 +10,7 @@ from csf_tool.choices import GroupBy
 from csf_tool.codec.formats import format_by_name
 from csf_tool.look.stats import Stats, Totals
 from csf_tool.report.console import SHOWN_ROWS, problem_json, table
+from csf_tool.report.other_scales import groups_json, groups_report
 from csf_tool.text import count, escape, percent, size, sizes
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def stats_json(stats: Stats) -> dict[str, Any]:
         ],
         "by_layer": [{"layer": name, **_group(totals, csf)} for name, totals in stats.by_layer.items()],
         "by_shard": [{"shard": name, **_group(totals, csf)} for name, totals in stats.by_shard.items()],
+        "other_scales": groups_json(stats.others),
         "scale_bytes": stats.scale_bytes and _scale_bytes_json(stats.scale_bytes),
         "problems": [{**problem_json(problem), "severity": problem.severity.value} for problem in stats.problems],
     }
@@ -89,6 +91,11 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
         lines.append("It holds no CSF planes: its block scales are stored dense.")
     elif stats.misfits:
         lines.append(f"It holds no CSF planes, and {count(stats.misfits, 'block scale')} that fit no FP4 weight.")
+    elif any(group.kind.is_fp4 for group in stats.others):
+        lines.append("It holds no CSF planes, and block scales in a form that CSF has no planes for.")
+    elif stats.others:
+        found = " and ".join(dict.fromkeys(group.kind.weights for group in stats.others))
+        lines.append(f"It holds no CSF planes and no FP4 block scales: its scales are those of {found}.")
     else:
         lines.append("It holds no CSF planes and no FP4 block scales.")
     if stats.incomplete:
@@ -100,6 +107,8 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
         lines += ["", _table(dict(islice(groups.items(), SHOWN_ROWS)), by, stats.is_csf)]
         if len(groups) > SHOWN_ROWS:
             lines.append(f"... and {len(groups) - SHOWN_ROWS:,} more; --json lists all")
+    if stats.others:
+        lines += ["", *groups_report(stats.others)]
     if stats.scale_bytes:
         lines += ["", _scale_bytes(stats.scale_bytes), "Such bytes are data like any other: no command changes one."]
     if stats.is_csf and stats.dense_total.planes:
@@ -136,6 +145,9 @@ def _summary(stats: Stats) -> Table:
     names = ["block scales", *(f"  {format_by_name(name).title}" for name in parts), "all tensors"]
     scales = [total, *parts.values()]
     dense = [*(part.dense_bytes for part in scales), stats.dense_payload_bytes]
+    apart = sum(group.nbytes for group in stats.others if group.kind.is_fp4)
+    if apart and not total.planes:
+        names[0], dense[0] = "block scales in no planes", apart
     columns = [sizes(dense)]
     if stats.is_csf:
         names += ["  fixed streams", "  exceptions"]

@@ -35,7 +35,8 @@ def keep_what_stays_true(
     if earlier.facts is not None:
         untrue = {name for name in indexes if earlier.content(target[name]) is None}
     else:
-        known = tensors() if indexes else {}
+        gone: Tensors = dict.fromkeys(found.left_out.get(Cause.ASIDE, ()), ())
+        known = {**gone, **tensors()} if indexes else {}
         untrue = {name for name, file in indexes.items() if not _is_true(file, known)}
     written = set(shards)
     taken = {name for name in target if target[name] in written}

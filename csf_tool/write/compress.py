@@ -16,9 +16,10 @@ from typing import Any
 
 from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.config import CONFIG_FILES, covering_recipe, mark_encoding, model_type, recipes
+from csf_tool.checkpoint.experts import USUAL
 from csf_tool.checkpoint.index import INDEX_NAME, index_document
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Shard
-from csf_tool.checkpoint.names import expert_group_of, module_of
+from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import Beside, SideFile, beside, config_files, rewritten_configs
@@ -28,7 +29,8 @@ from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, format_by_name
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder, read_scales
 from csf_tool.codes import Code
-from csf_tool.disk.json_files import load_json, render_json
+from csf_tool.disk.json_files import render_json
+from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.errors import UsageError
 from csf_tool.progress import OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import local_executor, run_jobs
@@ -42,7 +44,7 @@ from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.kept_streams import KeptStreams
 from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.run import WriteOptions, Written
-from csf_tool.write.selection import LeftDense, Rules, formats_meant, select
+from csf_tool.write.selection import LeftDense, Rules, formats_meant, left_otherwise, select, stay_dense
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout, target_for
 
 
@@ -165,7 +167,7 @@ def compress(
         return _compressed(earlier.written(checkpoint, destination), target, earlier.result, encoder.device)
     checkpoint.fetch_side_files()
     require_known_hashes(checkpoint, "not compressed")
-    configs = {file.name: load_json(file.path, file.name) for file in config_files(checkpoint)}
+    configs = {file.name: load_lenient(file.path, file.name).value for file in config_files(checkpoint)}
     left: list[LeftDense] = []
     kept = None if how.executor else KeptStreams(Destination(destination))
     with kept or nullcontext():
@@ -204,17 +206,17 @@ def compress(
 
 def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
     """The error of a checkpoint without planes to compress."""
-    if not checkpoint.misfits:
-        return UsageError(f"{checkpoint.label}: holds no FP4 block scales")
-    first, number = checkpoint.misfits[0], len(checkpoint.misfits)
-    stay = "1 block scale stays" if number == 1 else f"{number} block scales stay"
-    problem = f"0 planes matched: {stay} dense, as {first.plane.name}: {first.reason}"
-    return UsageError(problem, Code.NOTHING_MATCHED, checkpoint.label)
+    left = left_otherwise(checkpoint)
+    if left:
+        return UsageError(f"0 planes matched: {stay_dense(left)}", Code.NOTHING_MATCHED, checkpoint.label)
+    found = dict.fromkeys(other.kind.weights for other in checkpoint.other_scales)
+    instead = f": its scales are those of {' and '.join(found)}" if found else ""
+    return UsageError(f"{checkpoint.label}: holds no FP4 block scales ({checkpoint.kind}){instead}")
 
 
 def _target(checkpoint: Checkpoint, options: CompressOptions) -> TargetLayout:
     """The layout to write: the one given, or the one for which readers of the format exist."""
-    formats = formats_meant(checkpoint.dense_planes, options.rules, checkpoint.doubtful)
+    formats = formats_meant(checkpoint.dense_planes, options.rules, checkpoint.doubtful, checkpoint.experts)
     default = target_for(formats)
     target = TARGETS[options.layout] if options.layout else default
     if refusal := target.refusal(formats, checkpoint.shards):
@@ -249,15 +251,14 @@ def _choose(
     """Choose the planes to compress, and list those that stay dense, each with the reason."""
     planes = checkpoint.dense_planes
     modules = None if target.layout.keeps_dense_files else _marked_modules(planes, configs)
-    selection = select(planes, rules, modules, measure, checkpoint.doubtful)
+    selection = select(planes, rules, modules, measure, checkpoint.doubtful, checkpoint.experts)
     if not selection.chosen:
-        first = selection.left[0]
-        stay = f"{len(selection.left)} block scales stay dense, as {first.plane.name}: {first.reason}"
+        stay = stay_dense(selection.left + left_otherwise(checkpoint))
         raise UsageError(f"0 planes matched: {stay}", Code.NOTHING_MATCHED, checkpoint.label)
     chosen = {p.name: (p.fmt.name, p.rows, p.cols, selection.exceptions[p.name]) for p in selection.chosen}
     names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
     shards = [shard.name for shard in checkpoint.shards]
-    left = selection.left + [LeftDense(*misfit) for misfit in checkpoint.misfits]
+    left = selection.left + left_otherwise(checkpoint)
     return _Choice(target.layout.name, chosen, shards, names), left
 
 
@@ -273,7 +274,7 @@ def _marked_modules(planes: Iterable[DensePlane], configs: Mapping[str, Any]) ->
 
 def _marked_module(name: str, known: set[str]) -> str:
     module = module_of(name)
-    return covering_recipe(module, known) or expert_group_of(name) or module
+    return covering_recipe(module, known) or USUAL.group_of(name) or module
 
 
 def _unmarked(configs: Mapping[str, Any], choice: _Choice) -> list[str]:

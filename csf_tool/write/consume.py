@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.new_file import lock, sync_folder
 from csf_tool.disk.own_files import OWN_FOLDER
 from csf_tool.disk.paths import holds_files, safe_relative
-from csf_tool.disk.reader import RandomReader, drop_cache
-from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.disk.reader import RandomReader, drop_cache, exists
+from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import escape
 from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, consumed_shards, is_complete
@@ -32,6 +33,9 @@ def require_consumable(checkpoint: Checkpoint) -> None:
     """
     if checkpoint.hub:
         raise UsageError(f"--consume-source: {checkpoint.label} is on the Hub: csf-tool removes nothing there")
+    if checkpoint.aside and not checkpoint.index:
+        problem = f"--consume-source: no index says that {checkpoint.aside[0]} does not count: move it away first"
+        raise UsageError(problem, Code.SHARED_SOURCE)
     for shard in checkpoint.shards:
         if reason := _why_not(shard):
             problem = f"--consume-source: {shard.name} {reason}: nothing was removed or written"
@@ -83,7 +87,7 @@ def finish_removal(source: Path, destination: Path) -> bool:
     """
     if not is_complete(destination):
         noted = finished_run(destination)
-        return noted.get("root") == source_root(source) and not holds_files(source, SHARD_SUFFIX)
+        return noted.get("root") == source_root(source) and not _has_shards(source)
     journal = Journal(destination)
     run = journal.run()
     if run is None or run.root != source_root(source):
@@ -99,6 +103,15 @@ def finish_removal(source: Path, destination: Path) -> bool:
         (source / name).unlink(missing_ok=True)
     journal.close()
     return True
+
+
+def _has_shards(source: Path) -> bool:
+    """Whether shards of a checkpoint are left in a folder: those that it lists, or any where it has no list."""
+    try:
+        listed = next((found[0] for layout in LAYOUTS if (found := layout.needed_of(source))), [])
+    except CheckpointError:
+        listed = []
+    return any(exists(source / name) for name in listed) if listed else holds_files(source, SHARD_SUFFIX)
 
 
 def source_root(source: Path) -> str:

@@ -19,7 +19,6 @@ from csf_tool.checkpoint.config import (
     serving_config,
     strip_encoding,
 )
-from csf_tool.checkpoint.container import require_object
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, index_document, read_index
 from csf_tool.checkpoint.logical import LogicalShard, Range, logical_index, logical_tensors, new_index, own_shards
 from csf_tool.checkpoint.model import Checkpoint, Shard
@@ -27,11 +26,14 @@ from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import SideFile, beside, config_files, rewritten_configs
 from csf_tool.checkpoint.streams import Readers
+from csf_tool.checkpoint.tied import tied_names
 from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat, format_by_name, titles
 from csf_tool.codes import Code
 from csf_tool.disk.headers import render_header
-from csf_tool.disk.json_files import load_json, render_json
+from csf_tool.disk.json_files import render_json
+from csf_tool.disk.lenient_json import load_lenient
+from csf_tool.disk.reader import read_document
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import OnBytes, Progress
 from csf_tool.text import count
@@ -201,7 +203,7 @@ def _output(
 
 def _statement(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -> Statement:
     [fmt] = facts.fmts
-    config = next((load_json(file.path, file.name) for file in config_files(checkpoint)), None)
+    config = next((load_lenient(file.path, file.name).value for file in config_files(checkpoint)), None)
     origin = find_origin(checkpoint, fmt, model_type(config), options.origin)
     return Statement(fmt, origin, facts.shards, facts.names, facts.scales, note=HEADERS_UNKNOWN)
 
@@ -209,7 +211,7 @@ def _statement(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -
 def _marked_configs(checkpoint: Checkpoint, earlier: Earlier, notes: list[str]) -> list[SideFile]:
     """The configs, marked at every recipe whose planes are all CSF; planes without a recipe are added to `notes`."""
     files = config_files(checkpoint)
-    known = {recipe.module for file in files for recipe in recipes(load_json(file.path, file.name))}
+    known = {recipe.module for file in files for recipe in recipes(load_lenient(file.path, file.name).value)}
     covering = {module_of(p.name): covering_recipe(module_of(p.name), known) for p in checkpoint.planes}
     mixed = {covering_recipe(module_of(p.name), known) for p in checkpoint.dense_planes}
     if bare := sorted(module for module, recipe in covering.items() if recipe is None):
@@ -237,8 +239,12 @@ def _stored_index(checkpoint: Checkpoint, earlier: Earlier, shards: list[OutputS
     streams = {p.name: (p.fixed.tensor.name, p.exceptions.tensor.name) for p in checkpoint.planes}
     index = read_index(root, name) if found else None
     weight_map: dict[str, str] = {}
-    for dense in index.weight_map if index else ():
+    listed = index.weight_map if index else {}
+    tied = tied_names(root, [name for name in listed if name not in streams and name not in placed])
+    for dense in listed:
         for stored in streams.get(dense, (dense,)):
+            if stored in tied:
+                placed[stored] = listed[stored]
             if stored not in placed:
                 problem = f"lists {dense}, which no shard holds"
                 raise CheckpointError(problem, Code.INDEX_NAMES_MISSING_TENSOR, str(name))
@@ -271,8 +277,8 @@ def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptio
     for file in config_files(checkpoint):
         content = None
         if file.name == CONFIG_FILES[0]:
-            config = require_object(load_json(file.path, file.name), file.name)
-            content = render_json(serving_config(config, fmt, root))
+            raw = read_document(file.path, file.name)
+            content = serving_config(raw, file.name, fmt, root)
         files.append(replace(file, content=content))
     if (name := find_index(checkpoint.layout.model_root)) is not None:
         files.append(SideFile(name, checkpoint.layout.model_root / name))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from csf_tool.checkpoint.causes import first_of
+from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import obstacles
@@ -59,7 +60,8 @@ class Earlier:
         Destination(destination, checkpoint.root)
         journal, consumed = Journal(destination), consumed_shards(destination)
         root = "" if checkpoint.hub else source_root(checkpoint.root)
-        run = Run(operation, fingerprint(checkpoint, consumed), wanted or {}, escape(checkpoint.label), root)
+        chosen = {**(wanted or {}), **({"all_shards": True} if checkpoint.all_shards else {})}
+        run = Run(operation, fingerprint(checkpoint, consumed), chosen, escape(checkpoint.label), root)
         result = None if options.compares else finished_result(destination, run)
         if result is None and not options.compares and not holds_files(destination, SHARD_SUFFIX):
             journal.require_begun_or_empty()  # before there is work to lose; folders with shards are examined later
@@ -130,4 +132,5 @@ def finished_result(destination: Path, run: Run) -> Checkpoint | None:
         why = "with other options" if (earlier.source, earlier.operation) == (run.source, run.operation) else "finished"
         problem = f"holds the result of `{what}`, {why}: give another folder, or remove this one"
         raise UsageError(problem, file=str(destination))
-    return None if obstacles(opened.problems) else opened
+    carried = CONFIG_FILES if run.operation == "expand" else ()  # as they are, whatever is in them
+    return None if any(problem.file not in carried for problem in obstacles(opened.problems)) else opened

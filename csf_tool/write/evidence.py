@@ -46,6 +46,7 @@ def require_known_hashes(checkpoint: Checkpoint, refusal: str) -> None:
         entry
         for entry in published_hashes(checkpoint)
         if entry.file in shards | promised or is_file(checkpoint.root / entry.file)
+        if entry.file not in checkpoint.aside  # nothing is made of these
     ]
     sha256_by_file(known)
     for file, entries in _by_file(entry for entry in known if entry.file not in shards).items():

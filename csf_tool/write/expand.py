@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from csf_tool.checkpoint.config import CONFIG_FILES, strip_encoding
+from csf_tool.checkpoint.config import CONFIG_FILES, mentions_encoding, strip_encoding
 from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
 from csf_tool.checkpoint.layout import Cause, is_licence
 from csf_tool.checkpoint.logical import LogicalShard, logical_index, logical_shards, new_index
@@ -77,7 +77,8 @@ def expand(
     require_known_hashes(checkpoint, "not expanded")
     shards = logical_shards(checkpoint)
     found = beside(checkpoint, same_shards=all(shard.sha256 for shard in shards))
-    side_files = _side_files(checkpoint, shards, earlier, found)
+    notes: list[str] = []
+    side_files = _side_files(checkpoint, shards, earlier, found, notes)
     output = Output(
         "expand",
         [decoded_shard(shard) for shard in shards],
@@ -91,7 +92,7 @@ def expand(
         written = write(output, checkpoint, destination, earlier, progress, options, begun)
     config_faults = [p for p in errors(checkpoint.problems) if p.file in CONFIG_FILES]
     return Expanded(
-        **vars(written) | {"notes": written.notes + _never_held(checkpoint, shards)},
+        **vars(written) | {"notes": written.notes + notes + _never_held(checkpoint, shards)},
         device=decoder.device,
         planes=len(checkpoint.planes),
         excused=[replace(problem, severity=Severity.WARNING) for problem in config_faults],
@@ -102,11 +103,28 @@ def expand(
     )
 
 
-def _side_files(checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Earlier, found: Beside) -> list[SideFile]:
-    """Everything beside the shards in the order of writing: configs and index last."""
+def _side_files(
+    checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Earlier, found: Beside, notes: list[str]
+) -> list[SideFile]:
+    """Everything beside the shards in the order of writing: configs and index last.
+
+    A config that no reader takes is carried as it is, and noted, if it speaks of no CSF: no byte of the shards
+    depends on it.
+    """
+
+    def unmarked(raw: bytes, name: str) -> bytes:
+        try:
+            return strip_encoding(raw, name)
+        except CheckpointError as error:
+            if mentions_encoding(raw):
+                problem = f"{error.problem}: the marks of CSF in it cannot be taken out; download it again"
+                raise CheckpointError(problem, error.code, name) from error
+            notes.append(f"{error}: carried over as it is")
+            return raw
+
     restored = all(shard.sha256 for shard in shards)
     # An original's own config carries no marks, and stays as it is.
-    configs = config_files(checkpoint) if restored else rewritten_configs(checkpoint, strip_encoding)
+    configs = config_files(checkpoint) if restored else rewritten_configs(checkpoint, unmarked)
     names = {shard.name: [tensor.name for tensor in shard.tensors] for shard in shards}
     plain = keep_what_stays_true(found, earlier, names, lambda: names)
     others = configs + _index(checkpoint, shards, restored, earlier)

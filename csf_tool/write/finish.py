@@ -31,7 +31,7 @@ def finish(
     run = Journal(destination).run() or (Run.parse(noted) if (noted := finished_run(destination)) else None)
     if run is None:
         raise UsageError(f"{destination}: holds no unfinished run")
-    how, wanted = WriteOptions(share=NOTHING), dict(run.options)
+    how, wanted = WriteOptions(share=NOTHING), {k: v for k, v in run.options.items() if k != "all_shards"}
     if run.operation == "expand":
         return expand(checkpoint, destination, decoder, progress, how)
     origin = StatedOrigin(**{key: wanted.pop(key) for key in ("family", "source_model_id", "source_revision")})

@@ -1,5 +1,6 @@
 """quantization_config in its four places, and taking the CSF encoding out of a config without touching the rest."""
 
+import functools
 import json
 from typing import Any
 
@@ -8,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csf_tool.checkpoint.config import Recipe, mark_encoding, quantization_config, recipes, strip_encoding
+from csf_tool.disk.lenient_json import parse_lenient
 from csf_tool.errors import CheckpointError
+from tests.odd_json import OBJECTS, PUBLISHED, spellings
 
 LAYERS = {
     "model.layers.0.mlp.experts": {"quant_algo": "NVFP4", "group_size": 16, "weight_scale_encoding": "csf"},
@@ -143,10 +146,10 @@ def test_a_mixed_config_loses_one_key_of_one_recipe() -> None:
     [
         (b"{", "not valid JSON"),
         (b'{"a": "\xff"}', "not UTF-8 at byte 7"),
-        (b"\xef\xbb\xbf{}", "not valid JSON"),
-        (b'{"a": 1, "a": 2}', "stands twice"),
         (b'{"a":' * 600 + b"1" + b"}" * 600, "nested too deeply"),
-        (b'{"a": "\\ud83d"}', "half a character"),
+        (b'{"a": 01}', "not valid JSON"),
+        (b'{"a": "\t"}', "not valid JSON"),
+        ("{}".encode("utf-16"), "not UTF-8 at byte 0"),
     ],
 )
 def test_a_config_that_is_no_json_is_refused(raw: bytes, reason: str) -> None:
@@ -159,6 +162,21 @@ def without(value: Any) -> Any:
         return {k: without(v) for k, v in value.items() if (k, v) != ("weight_scale_encoding", "csf")}
     return [without(v) for v in value] if isinstance(value, list) else value
 
+
+RECIPES = st.dictionaries(st.sampled_from(["m.experts", "é", "\\", '"']), OBJECTS, min_size=1, max_size=3)
+LAYERED = st.builds(
+    lambda recipes, beside, place: functools.reduce(lambda inner, key: {**beside, key: inner}, place, recipes),
+    RECIPES,
+    OBJECTS.filter(lambda beside: beside.keys().isdisjoint({"quantized_layers", "quantization"})),
+    st.sampled_from(
+        [
+            ["quantized_layers"],
+            ["quantized_layers", "quantization"],
+            ["quantized_layers", "quantization_config"],
+            ["quantized_layers", "quantization", "quantization_config", "text_config"],
+        ]
+    ),
+)
 
 STRINGS = st.sampled_from(["weight_scale_encoding", "csf", "a", '"csf"', "\\", '"weight_scale_encoding": "csf"', ", "])
 VALUES = st.recursive(
@@ -178,15 +196,41 @@ def test_stripping_any_document_takes_only_the_entries(value: Any, indent: Any, 
         assert stripped == raw
 
 
+@pytest.mark.slow
+@given(spellings(LAYERED), st.data())
+def test_marks_come_and_go_and_no_other_byte_changes(text: str, data: st.DataObject) -> None:
+    document = json.loads(text)
+    found = [recipe.module for recipe in recipes(document)]
+    modules = set(data.draw(st.lists(st.sampled_from(found), unique=True))) if found else set()
+    marked = mark_encoding(text.encode(), "config.json", modules)
+    assert {recipe.module for recipe in recipes(json.loads(marked)) if recipe.is_csf} == modules
+    assert json.dumps(without(json.loads(marked))) == json.dumps(document)
+    assert strip_encoding(marked, "config.json").decode() == text
+    assert (marked.decode() == text) == (not modules)
+
+
+@pytest.mark.parametrize("text", PUBLISHED.values(), ids=PUBLISHED)
+def test_published_spellings_are_marked_in_place(text: str) -> None:
+    raw = text.encode()
+    marked = mark_encoding(raw, "config.json", {"m.experts"})
+    assert [recipe.is_csf for recipe in recipes(parse_lenient(marked, "config.json").value)] == [True]
+    assert strip_encoding(marked, "config.json") == raw
+    at = next(i for i, pair in enumerate(zip(raw, marked, strict=False)) if pair[0] != pair[1])
+    assert marked.endswith(raw[at:])  # all that is new stands in one place
+
+
+def test_a_recipe_of_another_encoding_gets_ours() -> None:
+    raw = b'{"quantized_layers": {"m": {"weight_scale_encoding": null, "a": 1.50}}}'
+    assert mark_encoding(raw, "x", {"m"}) == raw.replace(b"null", b'"csf"')
+
+
 def test_a_megabyte_of_blanks_takes_no_quadratic_step() -> None:
     blanks = " " * 1_000_000
     raw = f'{{"a": {blanks}1{blanks}, "weight_scale_encoding": "csf", "b": "{blanks}"}}'.encode()
     assert strip_encoding(raw, "config.json") == f'{{"a": {blanks}1, "b": "{blanks}"}}'.encode()
 
 
-def test_blanks_before_the_first_key_are_not_repeated_in_every_line() -> None:
-    raw = b"{\n" + b" " * 10_000 + b'"a": [' + b"1," * 1000 + b"1]}"
-    assert len(mark_encoding(raw, "config.json", set())) < len(raw)
+def test_marks_look_as_json_dumps_writes_them() -> None:
     for indent in (" ", "  ", "\t", " " * 8):
         text = json.dumps({"quantized_layers": {"m": {}}}, indent=indent)
         marked = json.dumps({"quantized_layers": {"m": {"weight_scale_encoding": "csf"}}}, indent=indent)

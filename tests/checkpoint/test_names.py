@@ -9,7 +9,6 @@ from csf_tool.checkpoint.names import (
     module_of,
     natural_key,
     parse_stream_name,
-    projection_of,
     weight_names,
 )
 from csf_tool.codec.formats import MXFP4, NVFP4
@@ -54,11 +53,9 @@ def test_the_weights_of_a_scale(scale: str, weights: list[str]) -> None:
     assert weight_names(scale) == weights
 
 
-def test_module_and_projection() -> None:
+def test_module() -> None:
     name = "model.layers.3.mlp.experts.7.gate_proj.weight_scale"
     assert module_of(name) == "model.layers.3.mlp.experts.7.gate_proj"
-    assert projection_of(name) == "gate_proj"
-    assert projection_of("weight_scale") == ""
 
 
 @pytest.mark.parametrize(

@@ -138,8 +138,12 @@ def test_an_empty_shard_beside_good_ones(tmp_path: Path) -> None:
     mini_hf(tmp_path, 2)
     (tmp_path / "empty.safetensors").write_bytes(raw_file({}))
     (tmp_path / "nothing.safetensors").write_bytes(b"")
-    assert problems(tmp_path) == ["nothing.safetensors: 0 bytes, too short for a safetensors file"]
-    assert f"empty.safetensors: {INDEX} does not list this shard" in problems(tmp_path, Severity.WARNING)
+    assert problems(tmp_path) == []
+    unreadable = "and it cannot be read (0 bytes, too short for a safetensors file): left aside"
+    assert problems(tmp_path, Severity.WARNING) == [
+        f"nothing.safetensors: {INDEX} does not list this shard, {unreadable}",
+        f"empty.safetensors: {INDEX} does not list this shard",
+    ]
 
 
 # What a path is not
@@ -485,8 +489,11 @@ def test_a_tensor_in_another_shard_than_the_index_says(tmp_path: Path) -> None:
 def test_a_tensor_that_stands_in_two_shards(tmp_path: Path) -> None:
     mini_hf(tmp_path)
     write_shard(tmp_path / "a.safetensors", [Tensor("model.layers.0.norm.weight", "BF16", (5,), bytes(10))])
-    found = problems(tmp_path)
-    name, listed = "a.safetensors: model.layers.0.norm.weight", shard_name(1, 2)
+    [warning] = problems(tmp_path, Severity.WARNING)
+    listed = shard_name(1, 2)
+    assert warning.startswith(f"a.safetensors: {INDEX} does not list this shard: its only tensor stands in {listed} as")
+    found = list(map(str, errors(open_checkpoint(tmp_path, all_shards=True).problems)))
+    name = "a.safetensors: model.layers.0.norm.weight"
     assert f"{name}: stands in {listed} as well: which of them counts cannot be known; move one file away" in found
     assert f"{name}: {INDEX} places it in {listed}" in found
 

@@ -221,7 +221,7 @@ def test_one_shard_of_a_numbered_set_is_not_all_of_it(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     result = run("stats", "org/numbered")
     require_refused(result)
-    assert "is not in the cache, or not all of it" in result.stderr
+    assert "the Hub cache has 1 of 3 shards and lacks model-00002-of-00003.safetensors, " in result.stderr
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     snapshot_download("org/numbered", allow_patterns=["*.safetensors"])
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -93,4 +93,4 @@ def test_a_dangling_a_valid_and_an_empty_link(tmp_path: Path) -> None:
     (snapshot / TWO).resolve().write_bytes(b"")
     result = run("verify", snapshot)
     assert result.exit_code == 1
-    says(result, f"{ONE}: not there (missing, or a link to a missing blob)", f"{TWO}: 0 bytes, too short")
+    says(result, f"{ONE}: the Hub cache has 2 of 3 shards and lacks {ONE}: `hf download", f"{TWO}: 0 bytes, too short")

@@ -1,5 +1,6 @@
 """Lists of hashes: beside the shards and given with --manifest they are read alike, and no line is passed over."""
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -121,6 +122,13 @@ STYLES: dict[str, Callable[[Lines], bytes]] = {
     "./": lambda lines: "\n".join(f"{t[:66]}./{t[66:]}" for t in lines).encode(),
     "escaped": lambda lines: "\n".join(f"\\{t}" for t in lines).encode(),
     "comments and blank lines": lambda lines: "\n".join(["# by hand", "", *lines, "", f"# {lines[0]}"]).encode(),
+    "absolute": lambda lines: "\n".join(f"{t[:66]}/data/elsewhere/{t[66:]}" for t in lines).encode(),
+    "the folder's name in front": lambda lines: "\n".join(f"{t[:66]}in/{t[66:]}" for t in lines).encode(),
+    "Windows": lambda lines: "\r\n".join(f"{t[:66]}C:\\Models\\x\\{t[66:]}" for t in lines).encode(),
+    "NUL at the end of each": lambda lines: "".join(f"{t}\0" for t in lines).encode(),
+    "one blank": lambda lines: "\n".join(t.replace("  ", " ") for t in lines).encode(),
+    "UTF-16": lambda lines: "\r\n".join(lines).encode("utf-16"),
+    "JSON": lambda lines: json.dumps([{"path": t[66:], "sha256": t[:64]} for t in lines]).encode(),
     "indented": lambda lines: "\n".join(f"  {t} " for t in lines).encode(),
     "the same line twice": lambda lines: "\n".join(lines + lines).encode(),
     "beside other kinds": lambda lines: "\n".join([f"SHA512 (x) = {'0' * 128}", "MD5 (x) = 00", *lines]).encode(),

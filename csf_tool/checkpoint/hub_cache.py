@@ -1,0 +1,115 @@
+"""Snapshots in a cache of huggingface_hub: which repository and revision they are, and what to fetch of them.
+
+The cache's layout is that of https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+"""
+
+import os
+import re
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from csf_tool.checkpoint.known_layouts import LAYOUTS
+from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.codes import Code
+from csf_tool.disk.paths import names_in
+from csf_tool.disk.reader import exists, is_file
+from csf_tool.errors import CheckpointError
+from csf_tool.text import count
+
+_PLACE = re.compile(r"(?P<cache>.*)/models--(?P<org>[^/]+?)--(?P<name>[^/]+)(?:/(?:snapshots/(?P<revision>[^/]+).*)?)?")
+
+_NAMED = 3
+"""Most names in one line."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A revision of a repository in a Hub cache; the revision is None of the folder that has all of them."""
+
+    repo_id: str
+    revision: str | None
+    cache: Path
+
+    @classmethod
+    def at(cls, path: Path) -> Self | None:
+        """The snapshot that a path is, or lies in; None for any other path."""
+        match = _PLACE.fullmatch(path.absolute().as_posix())
+        return cls(f"{match['org']}/{match['name']}", match["revision"], Path(match["cache"])) if match else None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the repository in the cache."""
+        return self.cache / ("models--" + self.repo_id.replace("/", "--"))
+
+    @property
+    def root(self) -> Path:
+        """The folder of the snapshot; that of all snapshots where the revision is open."""
+        return self.folder / "snapshots" / (self.revision or "")
+
+    @property
+    def commits(self) -> list[str]:
+        """The revisions of which the cache has files."""
+        return names_in(self.folder / "snapshots")
+
+    def complete_others(self) -> str:
+        """The end of a sentence that says which other revision is complete; empty where none is."""
+        found = [c for c in self.commits if c != self.revision and is_complete(replace(self, revision=c).root)]
+        more = f" (and of {count(len(found) - 1, 'other')})" if len(found) > 1 else ""
+        return f"; the cache has all shards of {self.repo_id}@{found[0]}{more}" if found else ""
+
+    @property
+    def download(self) -> str:
+        """The command that fetches what is missing, into this cache."""
+        revision = f" --revision {shlex.quote(self.revision)}" if self.revision else ""
+        is_usual = os.path.realpath(self.cache) == os.path.realpath(_usual_cache())
+        elsewhere = "" if is_usual else f" --cache-dir {shlex.quote(str(self.cache))}"
+        return f"`hf download {self.repo_id}{revision}{elsewhere}`"
+
+
+def _usual_cache() -> Path:
+    """The cache that huggingface_hub takes unless told otherwise."""
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+
+
+def advise_download(path: Path, otherwise: str) -> str:
+    """The advice to fetch what is missing at `path`: with the command where it lies in a Hub cache."""
+    snapshot = Snapshot.at(path)
+    return f"{snapshot.download} fetches what is missing{snapshot.complete_others()}" if snapshot else otherwise
+
+
+def is_complete(root: Path, *, documents: bool = False) -> bool:
+    """Whether the shards that a snapshot lists are there, and if asked for the files that say how to read them."""
+    try:
+        shards, beside = next(filter(None, (layout.needed_of(root) for layout in LAYOUTS)), ([], []))
+    except CheckpointError:
+        return False
+    return bool(shards) and all(exists(root / name) for name in shards + (beside if documents else []))
+
+
+def missing_shards(checkpoint: Checkpoint) -> list[str]:
+    """The shards that are known by name and are not here."""
+    return [name for name in checkpoint.lacking if not is_file(checkpoint.root / name)]
+
+
+def name_what_the_cache_lacks(checkpoint: Checkpoint) -> None:
+    """Say of a snapshot's missing shards how many there are, which, and what fetches them."""
+    missing, advice = missing_shards(checkpoint), ""
+    if missing and not checkpoint.hub:
+        advice = advise_download(checkpoint.root, "")
+    if not advice:
+        return
+    text = f"{_words_for_missing(checkpoint, missing)}: {advice}"
+    for i, problem in enumerate(checkpoint.problems):
+        if problem.code is Code.MISSING_FILE and problem.file in missing:
+            checkpoint.problems[i] = replace(problem, problem=text)
+
+
+def _words_for_missing(checkpoint: Checkpoint, missing: list[str]) -> str:
+    """The shards of a snapshot that are there, by number, and those that are not, by their first names."""
+    total = len(checkpoint.shards) + len(checkpoint.lacking)
+    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    names = f"{', '.join(missing[:_NAMED])}{more}"
+    return f"the Hub cache has {total - len(missing)} of {count(total, 'shard')} and lacks {names}"

@@ -1,0 +1,134 @@
+"""Shards that are left aside: a list says which files count where two of them hold a tensor.
+
+The list is the index. Without one it is the header of `model.safetensors`, which loaders take first.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from csf_tool.checkpoint.index import INDEX_SUFFIX, Index
+from csf_tool.checkpoint.model import Checkpoint, Shard
+from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.checkpoint.problems import Problem, Problems
+from csf_tool.checkpoint.shard_headers import prepare, read_shard
+from csf_tool.codes import Code
+from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.disk.paths import names_in
+from csf_tool.errors import CheckpointError, EnvironmentFault
+from csf_tool.text import count
+
+SINGLE_FILE = f"model{SHARD_SUFFIX}"
+"""The one shard of a checkpoint that has no index; transformers takes it before any index."""
+
+_TAKEN_ALL_THE_SAME = "--all-shards takes it"
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """A list of shards that count: its name, and the shard of each tensor, by the name in the dense checkpoint."""
+
+    name: str
+    homes: Mapping[str, str]
+    is_index: bool = True
+
+    @classmethod
+    def by_index(cls, index: Index, listed: Iterable[Shard]) -> "Deciding":
+        """The list that an index is, with what it forgot of those of its shards that are here."""
+        held = {_dense(name): shard.name for shard in listed for name in shard.header.names}
+        return cls(index.name, held | {_dense(name): shard for name, shard in index.weight_map.items()})
+
+    @classmethod
+    def by_single_file(cls, shard: Shard) -> "Deciding":
+        """The list that the header of `model.safetensors` is."""
+        return cls(shard.name, {_dense(name): shard.name for name in shard.header.names}, is_index=False)
+
+    @property
+    def about(self) -> str:
+        """The beginning of what is said of a shard that is not in the list."""
+        return f"{self.name} does not list this shard" if self.is_index else "no index lists this shard"
+
+
+def _dense(name: str) -> str:
+    """The name of a tensor in the dense checkpoint: streams and the scale that they stand for are one tensor."""
+    stream = parse_stream_name(name)
+    return stream.scale if stream else name
+
+
+def take_unlisted(checkpoint: Checkpoint, names: list[str], deciding: Deciding, read: Mapping[str, Shard]) -> None:
+    """Add to a checkpoint those of its unlisted shards that hold other tensors, and leave the rest aside.
+
+    `read` are shards that have been read already. The list alone decides, and not which of its shards are here: a run
+    that removes its source must find the same ones again.
+    """
+    listed = {shard.name: shard for shard in checkpoint.shards}
+    lacks_listed = bool(checkpoint.lacking)  # what seems to be new may stand in these
+    prepare(checkpoint, names)
+    for name in names:
+        problems = Problems()
+        try:
+            shard = read.get(name) or read_shard(checkpoint, name, problems)
+        except (CheckpointError, EnvironmentFault) as error:
+            if isinstance(error, EnvironmentFault) and (checkpoint.hub or not deciding.is_index):
+                raise
+            if deciding.is_index:
+                _leave_aside(checkpoint, name, f"{deciding.about}, and it cannot be read ({error.problem}): left aside")
+            else:
+                checkpoint.lacking.append(name)
+                checkpoint.problems.append(Problem(error.problem, error.code, name))
+            continue
+        homes = {tensor: home for tensor in shard.header.names if (home := deciding.homes.get(_dense(tensor)))}
+        if not homes:
+            checkpoint.shards.append(shard)
+            checkpoint.problems += problems
+        elif len(homes) < len(shard.header) and not lacks_listed:
+            checkpoint.lacking.append(name)
+            checkpoint.problems.error(_mixed(shard, deciding, homes), Code.TENSOR_IN_TWO_SHARDS, name)
+        else:
+            damage = f"; it is damaged: {problems[0].problem}" if problems else ""
+            _leave_aside(checkpoint, name, _whole(shard, deciding, homes, listed) + damage)
+
+
+def _leave_aside(checkpoint: Checkpoint, name: str, text: str) -> None:
+    checkpoint.aside.append(name)
+    checkpoint.problems.warn(text, Code.SHARD_LEFT_ASIDE, name)
+
+
+def _whole(shard: Shard, deciding: Deciding, homes: Mapping[str, str], listed: Mapping[str, Shard]) -> str:
+    """Why a shard does not count, all of whose tensors have another home."""
+    there = {home: {_dense(name) for name in listed[home].header.names} for home in {*homes.values()} & listed.keys()}
+    stand = all(_dense(name) in there.get(home, ()) for name, home in homes.items())
+    number = len(shard.header)
+    which = f"all of its {number:,} tensors" if number > 1 else "its only tensor"
+    which = which if len(homes) == number else f"{len(homes):,} of its {number:,} tensors"
+    verb = ("stand" if number > 1 else "stands") if stand else ("belong" if number > 1 else "belongs")
+    why = f"{which} {verb} in {_some_shards(homes)}" + (" as well" if stand else ", by the index")
+    first = "; transformers takes a file of this name first" if shard.name == SINGLE_FILE else ""
+    return f"{deciding.about}: {why}: left aside ({_TAKEN_ALL_THE_SAME}){first}"
+
+
+def _mixed(shard: Shard, deciding: Deciding, homes: Mapping[str, str]) -> str:
+    """Why a shard can neither be taken nor left aside, some of whose tensors have another home."""
+    new = next(name for name in shard.header.names if name not in homes)
+    twice = f"{len(homes):,} of its {len(shard.header):,} tensors stand in {_some_shards(homes)} as well"
+    others = f"{len(shard.header) - len(homes):,} nowhere else, as {new}"
+    return f"{deciding.about}: {twice}, and {others}: move it away, or leave only what is new in it"
+
+
+def _some_shards(homes: Mapping[str, str]) -> str:
+    shards = sorted(set(homes.values()))
+    return shards[0] if len(shards) == 1 else f"{len(shards):,} other shards"
+
+
+def note_other_indexes(checkpoint: Checkpoint, index: Index) -> None:
+    """Warn of further indexes at the top that place tensors in shards that are left aside."""
+    aside = set(checkpoint.aside)
+    for name in names_in(index.root) if aside else ():
+        if not name.endswith(INDEX_SUFFIX) or name.startswith(".") or name == index.name:
+            continue
+        try:
+            shards = Index(index.root, name).shards & aside
+        except CheckpointError:
+            continue  # a file beside the shards like any other
+        if shards:
+            text = f"is the index of {count(len(shards), 'shard')} left aside: {index.name} is the one that counts"
+            checkpoint.problems.warn(text, Code.SHARD_LEFT_ASIDE, name)

@@ -1,0 +1,118 @@
+"""Packages of other tools: what a checkpoint without FP4 planes, or a folder without shards, is instead."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from csf_tool.checkpoint.config import CONFIG_FILES, quantization_config
+from csf_tool.checkpoint.model import Checkpoint, Stored
+from csf_tool.checkpoint.names import PREDECESSOR_STREAMS
+from csf_tool.disk.json_files import load_json
+from csf_tool.disk.paths import names_in
+from csf_tool.errors import CheckpointError
+from csf_tool.text import escape
+
+OTHER_WEIGHTS = {
+    ".gguf": "GGUF files",
+    ".bin": "torch's .bin files",
+    ".pt": "torch's .pt files",
+    ".pth": "torch's .pth files",
+    ".ckpt": "torch's .ckpt files",
+    ".distcp": "files of torch's distributed checkpoints",
+    ".npz": "numpy's .npz files",
+    ".onnx": "ONNX files",
+    ".engine": "TensorRT engines",
+    ".plan": "TensorRT engines",
+    ".h5": "Keras or TensorFlow files",
+    ".keras": "Keras or TensorFlow files",
+    ".tflite": "TensorFlow Lite files",
+    ".msgpack": "Flax files",
+    ".nemo": "NeMo archives",
+    ".pte": "ExecuTorch files",
+    ".mlpackage": "Core ML packages",
+    ".mlmodelc": "Core ML packages",
+    ".csf": ".csf files, another format of that name (CSF is here a compression of block scales)",
+}
+"""Suffixes of weights that are no safetensors, and of files that only share a name with the format."""
+
+_PIPELINE, _ADAPTER = "model_index.json", "adapter_config.json"
+"""Files that say what a folder is: those of diffusers and of peft."""
+
+
+class _Looks(NamedTuple):
+    """Marks of a package: the last parts of its tensors' names, all names, its files and its config."""
+
+    lasts: set[str]
+    names: list[str]
+    files: set[str]
+    config: dict[str, Any]
+
+    @property
+    def method(self) -> str:
+        """The method of quantisation that the config names."""
+        method = quantization_config(self.config).get("quant_method")
+        return method.lower() if isinstance(method, str) else ""
+
+    def has_part(self, *parts: str) -> bool:
+        """Whether a name has one of these parts between dots."""
+        return any(not part_set.isdisjoint(parts) for part_set in (set(name.split(".")) for name in self.names))
+
+
+_PACKAGES: list[tuple[str, Callable[[_Looks], object]]] = [
+    ("streams of x4t, the predecessor of CSF", lambda has: has.lasts & PREDECESSOR_STREAMS),
+    (
+        "a LoRA or another adapter, no model of its own",
+        lambda has: _ADAPTER in has.files or has.has_part("lora_A", "lora_B", "lora_down", "lora_up"),
+    ),
+    (
+        "bitsandbytes' layout",
+        lambda has: any(last.startswith("bitsandbytes__") for last in has.lasts) or "SCB" in has.lasts,
+    ),
+    ("AWQ's layout", lambda has: "qweight" in has.lasts and ("g_idx" not in has.lasts or "awq" in has.method)),
+    ("GPTQ's layout", lambda has: "qweight" in has.lasts),
+    ("ExLlama's layout", lambda has: has.lasts & {"q_weight", "trellis"}),
+    ("MLX's layout", lambda has: has.lasts >= {"scales", "biases"}),
+    (
+        "a single file of ComfyUI",
+        lambda has: "comfy_quant" in has.lasts or any(n.startswith("model.diffusion_model.") for n in has.names),
+    ),
+    ("a TensorRT-LLM checkpoint", lambda has: _is_of_ranks(has.config)),
+    (f"part of a diffusers pipeline, {_PIPELINE}", lambda has: _PIPELINE in has.files),
+]
+"""Packages in words, each with how it is told, the surer first."""
+
+_OF_NO_OTHER = {"", "modelopt", "compressed-tensors", "nvfp4", "mxfp4"}
+"""Methods of quantisation that may mean FP4 as it is read here."""
+
+
+def other_package(checkpoint: Checkpoint, stored: Stored) -> str:
+    """Name the package that a checkpoint without FP4 planes is, in a few words; empty where nothing tells."""
+    files = {*names_in(checkpoint.path), *(checkpoint.hub.files if checkpoint.hub else ())}
+    config = _config(checkpoint.path) if CONFIG_FILES[0] in files else {}
+    has = _Looks(set(stored.rows_by_last), stored.names, files, config)
+    if found := next((words for words, is_one in _PACKAGES if is_one(has)), ""):
+        return found
+    return f"quantised by {escape(has.method)[:40]}, by its config" if has.method not in _OF_NO_OTHER else ""
+
+
+def _config(root: Path) -> dict[str, Any]:
+    try:
+        config = load_json(root / CONFIG_FILES[0], CONFIG_FILES[0])
+    except CheckpointError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _is_of_ranks(config: dict[str, Any]) -> bool:
+    mapping = config.get("mapping")
+    return isinstance(mapping, dict) and "world_size" in mapping
+
+
+def other_weights(names: Iterable[str]) -> str:
+    """Name the files of a folder without shards, as the end of a sentence; empty where nothing tells."""
+    names = list(names)
+    if _PIPELINE in names:
+        return f"; it is a diffusers pipeline ({_PIPELINE}): give one of the folders in it"
+    found = Counter(suffix for name in names if (suffix := Path(name).suffix.lower()) in OTHER_WEIGHTS)
+    return "".join(f"; it has {n} {OTHER_WEIGHTS[suffix]}" for suffix, n in found.most_common(1))

@@ -1,0 +1,62 @@
+"""Scales that are no planes, by their kind: for people and in JSON documents."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from rich.console import RenderableType
+
+from csf_tool.checkpoint.other_scales import ScaleGroup
+from csf_tool.report.console import table
+from csf_tool.text import count, escape, sizes
+
+SCHEMA = "csf-tool.inspect-scales/1"
+
+_SHOWN_KINDS = 20
+_SHOWN_SHAPES = 2
+
+
+def groups_json(groups: Sequence[ScaleGroup]) -> list[dict[str, Any]]:
+    """Each kind of scale with its number, bytes and shapes, and why it is no plane."""
+    return [
+        {
+            "weights": group.kind.weights,
+            "a_scale_for": group.kind.scope,
+            "group_size": group.kind.group_size,
+            "matrices": group.kind.matrices,
+            "is_fp4": group.kind.is_fp4,
+            "dtype": group.dtype,
+            "shapes": list(map(list, group.shapes)),
+            "tensors": len(group.scales),
+            "bytes": group.nbytes,
+            "reason": group.kind.reason.value,
+            "why": group.kind.why,
+            "first": group.scales[0].scale.tensor.name,
+        }
+        for group in groups
+    ]
+
+
+def groups_report(groups: Sequence[ScaleGroup]) -> list[RenderableType]:
+    """A table of the kinds, and below it why they are no planes."""
+    shown = groups[:_SHOWN_KINDS]
+    result = table("scales that are no planes", "tensors", "bytes", "dtype", "shape")
+    for group, nbytes in zip(shown, sizes([group.nbytes for group in shown]), strict=True):
+        shapes = ["x".join(map(str, shape)) or "scalar" for shape in islice(group.shapes, _SHOWN_SHAPES)]
+        more = ", ..." if len(group.shapes) > _SHOWN_SHAPES else ""
+        result.add_row(str(group.kind), f"{len(group.scales):,}", nbytes, escape(group.dtype), ", ".join(shapes) + more)
+    lines: list[RenderableType] = [result]
+    reasons: dict[str, list[ScaleGroup]] = {}
+    for group in shown:
+        reasons.setdefault(group.kind.why, []).append(group)
+    for why, alike in reasons.items():
+        number = sum(len(group.scales) for group in alike)
+        lines.append(f"{count(number, 'tensor')}, as {escape(alike[0].scales[0].scale.tensor.name)}: {escape(why)}")
+    if len(groups) > len(shown):
+        lines.append(f"... and {len(groups) - len(shown)} more kinds; --json lists all")
+    return lines
+
+
+def choice_json(groups: Sequence[ScaleGroup]) -> dict[str, Any]:
+    """The JSON document of `inspect` where no plane is meant."""
+    return {"schema": SCHEMA, "other_scales": groups_json(groups)}

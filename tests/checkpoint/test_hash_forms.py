@@ -1,0 +1,243 @@
+"""Lists as tools write them: the tools themselves where they are here, their documented output where they are not."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from csf_tool.checkpoint.hash_list import read_hash_list
+from csf_tool.checkpoint.hash_places import Place
+from csf_tool.errors import UsageError
+from tests.building import sha256
+
+FILES = {"config.json": b"{}", "model-00001-of-00002.safetensors": b"one", "sub/a b.json": b"[]"}
+HASHES = {name: sha256(data) for name, data in FILES.items()}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    for name, data in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def read(root: Path, raw: bytes | str, name: str = "list") -> dict[str, str]:
+    path = root.parent / name
+    path.write_bytes(raw.encode() if isinstance(raw, str) else raw)
+    found = read_hash_list(path, Place(root))
+    assert not found.faults, found.faults
+    return found.digests
+
+
+# The tools themselves
+
+TOOLS = {
+    "sha256sum": "sha256sum",
+    "in binary": "sha256sum -b",
+    "tags": "sha256sum --tag",
+    "NUL": "sha256sum -z",
+    "NUL and tags": "sha256sum --tag -z",
+    "shasum": "shasum -a 256",
+    "shasum in binary": "shasum -a 256 -b",
+    "shasum's tags": "shasum -a 256 --tag",
+    "openssl": "openssl dgst -sha256",
+    "openssl -r": "openssl dgst -r -sha256",
+    "cksum": "cksum -a sha256",
+    "cksum without tags": "cksum -a sha256 --untagged",
+}
+PATHS: dict[str, Callable[[Path], tuple[Path, str]]] = {
+    "names": lambda root: (root, ""),
+    "./": lambda root: (root, "./"),
+    "the folder's name": lambda root: (root.parent, "model/"),
+    "./ and the folder's name": lambda root: (root.parent, "./model/"),
+    "absolute": lambda root: (root, f"{root}/"),
+    "doubled strokes": lambda root: (root, f"{root}//./"),
+    "by way of another folder": lambda root: (root / "sub", "../"),
+}
+
+
+@pytest.mark.parametrize("paths", PATHS)
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_list_of_a_tool_that_is_here(root: Path, tool: str, paths: str) -> None:
+    words = TOOLS[tool].split()
+    if not shutil.which(words[0]):
+        pytest.skip(f"no {words[0]} here")
+    folder, before = PATHS[paths](root)
+    command = [*words, *(before + name for name in FILES)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this {words[0]} knows no such option")
+    assert read(root, done.stdout) == HASHES
+
+
+@pytest.mark.skipif(not shutil.which("sha256sum"), reason="no sha256sum here")
+@pytest.mark.parametrize("tool", ["sha256sum", "sha256sum --tag", "sha256sum -z"])
+def test_names_with_every_escape(root: Path, tool: str) -> None:
+    names = ["a\nb", "a\\b", "a\\nb", "a\rb", " a", "a ", "ü", f"x\n{'0' * 64} y"]
+    for name in names:
+        (root / name).write_bytes(b"x")
+    done = subprocess.run([*tool.split(), *names], cwd=root, capture_output=True, check=True)
+    wanted = {name: sha256(b"x") for name in names if name != "a " or tool != "sha256sum"}
+    found = read(root, done.stdout)
+    assert {n: d for n, d in found.items() if n not in ("a", "a ")} == {n: wanted[n] for n in names if n != "a "}
+
+
+def test_the_listing_of_the_hub_by_its_own_command(root: Path) -> None:
+    """`hf models ls -R --json`, the model's info, and the tree, as the Hub and huggingface_hub 2 give them."""
+    git = "ce013625030ba8dba906f756967f9e9ca394464a"
+    shard = "model-00001-of-00002.safetensors"
+    lfs = {"sha256": HASHES[shard], "size": 3, "pointer_size": 134}
+    by_command = [{"path": "config.json", "size": 2, "blob_id": git}, {"path": shard, "size": 3, "lfs": lfs}]
+    siblings = [
+        {"rfilename": "config.json", "size": 2, "blobId": git},
+        {"rfilename": shard, "size": 3, "blobId": "0" * 40, "lfs": lfs},
+    ]
+    tree = [
+        {"type": "directory", "oid": "0" * 40, "size": 0, "path": "sub"},
+        {"type": "file", "oid": git, "size": 2, "path": "config.json"},
+        {"type": "file", "oid": "0" * 40, "size": 3, "path": shard, "lfs": {"oid": HASHES[shard], "size": 3}},
+    ]
+    for document in (by_command, {"id": "org/x", "sha": "1" * 40, "siblings": siblings}, tree):
+        (root.parent / "list").write_text(json.dumps(document))
+        found = read_hash_list(root.parent / "list", Place(root))
+        assert (found.digests, found.git_digests) == ({shard: HASHES[shard]}, {"config.json": git})
+        assert found.sizes == {"config.json": 2, shard: 3}
+        assert {h.algorithm for h in found.hashes()} == {"sha256", "git-sha1"}
+
+
+# As documented
+
+
+def windows(name: str) -> str:
+    return "C:\\Models\\model\\" + name.replace("/", "\\")
+
+
+def table(end: str = "\r\n") -> str:
+    head = ["", "Algorithm" + " " * 7 + "Hash" + " " * 67 + "Path", "---------" + " " * 7 + "----" + " " * 67 + "----"]
+    return end.join([*head, *(f"SHA256          {d.upper()}       {windows(n)}" for n, d in HASHES.items()), "", ""])
+
+
+def pairs() -> str:
+    rows = [f"Algorithm : SHA256\r\nHash      : {d.upper()}\r\nPath      : {windows(n)}\r\n" for n, d in HASHES.items()]
+    return "\r\n" + "\r\n".join(rows) + "\r\n"
+
+
+def a_csv(delimiter: str = ",") -> str:
+    rows = [["Algorithm", "Hash", "Path"], *(["SHA256", d.upper(), windows(n)] for n, d in HASHES.items())]
+    return "\r\n".join(delimiter.join(f'"{cell}"' for cell in row) for row in rows) + "\r\n"
+
+
+def aria2() -> str:
+    return "".join(
+        f"https://example.org/org/x/resolve/main/{n.replace(' ', '%20')}\thttps://mirror.example.org/{n}\n"
+        f"  dir=/data/model\n  out={n}\n  checksum=sha-256={d}\n"
+        for n, d in HASHES.items()
+    )
+
+
+FORMS: dict[str, Callable[[], str | bytes]] = {
+    "BSD's sha256 -r, one blank": lambda: "\n".join(f"{d} {n}" for n, d in HASHES.items()),
+    "a tab": lambda: "\n".join(f"{d}\t{n}" for n, d in HASHES.items()),
+    "git lfs ls-files -l": lambda: "\n".join(f"{d} {'*-'[i % 2]} {n}" for i, (n, d) in enumerate(HASHES.items())),
+    "git lfs ls-files -l -s": lambda: "\n".join(f"{d} - {n} (4.9 GB)" for n, d in HASHES.items()),
+    "git lfs ls-files -j": lambda: json.dumps(
+        {"files": [{"name": n, "size": 3, "checkout": True, "oid_type": "sha256", "oid": d} for n, d in HASHES.items()]}
+    ),
+    "rclone lsjson --hash": lambda: json.dumps(
+        [{"Path": n, "Name": n[-3:], "IsDir": False, "Hashes": {"md5": "0", "sha256": d}} for n, d in HASHES.items()]
+    ),
+    "an object of names and hashes": lambda: json.dumps(HASHES),
+    "an object a line": lambda: "\n".join(json.dumps({"file": n, "sha256": d}) for n, d in HASHES.items()),
+    "Get-FileHash": table,
+    "Get-FileHash > list": lambda: table().encode("utf-16"),
+    "Format-List": pairs,
+    "Format-List in UTF-8 with a mark": lambda: b"\xef\xbb\xbf" + pairs().encode(),
+    "Export-Csv": a_csv,
+    "Export-Csv of PowerShell 5": lambda: "#TYPE Microsoft.PowerShell.Commands.FileHashInfo\r\n" + a_csv(),
+    "Export-Csv -UseCulture": lambda: a_csv(";"),
+    "ConvertTo-Json": lambda: json.dumps(
+        [{"Algorithm": "SHA256", "Hash": d.upper(), "Path": windows(n)} for n, d in HASHES.items()]
+    ),
+    "Windows' paths in sha256sum's lines": lambda: "\n".join(f"\\{d} *{windows(n)}" for n, d in HASHES.items()).replace(
+        "\\M", "\\\\M").replace("\\m", "\\\\m").replace("\\s", "\\\\s").replace("\\c", "\\\\c").replace("\\a", "\\\\a"),
+    "Windows' paths, not escaped": lambda: "\n".join(f"{d}  {windows(n)}" for n, d in HASHES.items()),
+    ".\\": lambda: "\n".join(f"{d}  .\\{n}" for n, d in HASHES.items()).replace("/", "\\"),
+    "aria2": aria2,
+    "hashdeep": lambda: "%%%% HASHDEEP-1.0\n%%%% size,md5,sha256,filename\n## Invoked from: /x\n## \n"
+    + "\n".join(f"3,{'0' * 32},{d},/x/model/{n}" for n, d in HASHES.items()),
+    "7z h -scrcSHA256": lambda: "\n".join(
+        ["Scanning", "", "SHA256" + " " * 68 + "Size  Name", f"{'-' * 64} {'-' * 13}  {'-' * 12}"]
+        + [f"{d} {len(FILES[n]):13}  {n}" for n, d in HASHES.items()] + [f"{'-' * 64} {'-' * 13}  {'-' * 12}", "Ok"]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_is_read(root: Path, form: str) -> None:
+    assert read(root, FORMS[form]()) == HASHES
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if isinstance(FORMS[form](), str)])
+def test_a_hash_that_lost_a_digit_is_a_fault_in_every_form(root: Path, form: str) -> None:
+    text = FORMS[form]()
+    assert isinstance(text, str)
+    digest = next(d for d in (HASHES["config.json"], HASHES["config.json"].upper()) if d in text)
+    (root.parent / "list").write_text(text.replace(digest, digest[:-1]))
+    found = read_hash_list(root.parent / "list", Place(root))
+    assert ["is damaged" in fault.problem for fault in found.faults] == [True]
+    assert found.digests == {name: d for name, d in HASHES.items() if name != "config.json"}
+
+
+REFUSED = {
+    "b2sum": (f"{'0' * 128}  x\n{'1' * 128}  y\n", r"holds sums of SHA-512 or BLAKE2b \(128 hex digits\), no SHA-256"),
+    "md5sum": (f"{'0' * 32}  x\n", r"holds sums of MD5 \(32 hex digits\), no SHA-256"),
+    "sha1sum": (f"{'0' * 40} *x\n", r"holds sums of SHA-1 \(40 hex digits\), no SHA-256"),
+    "tags": (f"SHA512 (x) = {'0' * 128}\n", "holds sums of SHA512, no SHA-256"),
+    "openssl's SHA2-512": (f"SHA2-512(x)= {'0' * 128}\n", "holds sums of SHA2-512, no SHA-256"),
+    "BLAKE2b of 256 bits": (f"BLAKE2b-256 (x) = {'0' * 64}\n", "holds sums of BLAKE2b-256, no SHA-256"),
+    "Get-FileHash's MD5": (f'"Algorithm","Hash","Path"\n"MD5","{"0" * 32}","C:\\x"\n', "holds sums of MD5, no SHA-256"),
+    "git lfs ls-files": ("0123456789 * x\n", "has the first 10 digits of each hash, as git lfs ls-files writes"),
+    "an LFS pointer": (
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 3\n", "is a git-LFS pointer"
+    ),
+    "a report": ("config.json: OK\nx: FAILED\n", "is a report of sha256sum --check, not its list"),
+    "base64": (f"{'A' * 43}=  x\n", "has its hashes in base64"),
+    "a page": ("<!doctype html><p>", "is a web page"),
+    "nothing": ("", "is empty"),
+    "comments": ("# nothing\n", "holds no line but comments"),
+    "prose": ("nothing of the kind\n", "begins with 'nothing of the kind', which is no SHA-256 with a file's name"),
+    "JSON": ('{"a": {"b": 1}}', "is JSON without the SHA-256 of a file with its name"),
+    "broken JSON": ('{"a": ', "is not valid JSON"),
+    "a bare digest": ("0" * 64, "begins with '0000"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_no_list_is_refused_in_one_line_that_says_what_it_is(root: Path, kind: str) -> None:
+    text, said = REFUSED[kind]
+    with pytest.raises(UsageError, match=said) as error:
+        read(root, text)
+    assert "csf-tool reads what sha256sum, " in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("ending", [".sha256", ".sha256sum", ".SHA256.txt"])
+def test_a_hash_alone_is_of_the_file_that_the_list_is_named_after(root: Path, ending: str) -> None:
+    assert read(root, HASHES["config.json"] + "\n", f"config.json{ending}") == {"config.json": HASHES["config.json"]}
+
+
+def test_a_path_that_powershell_cut_short_is_a_fault(root: Path) -> None:
+    (root.parent / "list").write_text(table().replace("config.json", "con...", 1))
+    [fault] = read_hash_list(root.parent / "list", Place(root)).faults
+    assert fault.problem == "line 4 is damaged: its path is cut short: write the list with `| Export-Csv FILE`"
+
+
+@pytest.mark.parametrize("text", ["x,hash\n" + "y" * 200_000, '"hash","path"\n"' + "y" * 200_000, "[" * 100_000, "\0"])
+def test_a_file_that_is_made_to_break_readers_is_refused(root: Path, text: str) -> None:
+    with pytest.raises(UsageError):
+        read(root, text)
