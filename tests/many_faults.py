@@ -306,11 +306,13 @@ MANY_OF: dict[Code, Build] = {
         shards,
         lambda r: [shutil.copy(r / shard_name(i + 1, MANY + 1), r / f"copy {i}.safetensors") for i in range(MANY)],
     ),
-    Code.ODD_JSON: _json_files('{"a": NaN}'),
+    Code.ODD_JSON: _json_files('{"a": 1, "a": 2}'),
     Code.DOWNLOAD_UNFINISHED: but(shards, lambda r: [(r / f"{i}.aria2").write_bytes(b"x") for i in range(MANY)]),
     Code.HASH_DIFFERS: _sums(lambda i: f"{i:064x}  {shard_name(i + 1, MANY + 1)}\n"),
     Code.HASH_DAMAGED: _sums(lambda i: f"{i:060x}  {shard_name(i + 1, MANY + 1)}\n"),
-    Code.UNSAFE_NAME: _sums(lambda i: f"{i:064x}  ../{shard_name(i + 1, MANY + 1)}\n"),
+    Code.UNSAFE_NAME: documents(
+        container, "manifest.json", lambda m: m["metadata_sha256"].update({f"../{i}": "0" * 64 for i in range(MANY)})
+    ),
     Code.SIZE_DIFFERS: documents(container_shards, "manifest.json", _rows(target_file_bytes=1)),
     Code.INVALID_FIELD: documents(container_shards, "manifest.json", _rows(target_sha256=None)),
     Code.DAMAGED_FIELD: documents(container_shards, "manifest.json", _misspell),
@@ -378,7 +380,8 @@ ONCE = {
     Code.NOT_A_CHECKPOINT, Code.NO_SHARD_HERE, Code.NO_SHARD_READABLE, Code.DOWNLOAD_BEGUN, Code.RUN_UNFINISHED,
     Code.UNKNOWN_SCHEMA, Code.MIXED_LAYOUTS, Code.SERVING_DIRECTORY, Code.NO_INDEX, Code.CONFIG_FORMAT,
     Code.CONFIG_CONTRADICTS_ITSELF, Code.NO_RECORDED_HASH, Code.MIXED_REVISIONS, Code.OTHER_LIST, Code.NO_STACK,
-    Code.NO_RECEIPTS, Code.RANK_FILES, Code.FAULTY_SOURCE, Code.NOTHING_TO_EXPAND, Code.NOTHING_MATCHED, Code.NO_ROOM, Code.NOT_EMPTY,
+    Code.RANK_FILES,
+    Code.NO_RECEIPTS, Code.FAULTY_SOURCE, Code.NOTHING_TO_EXPAND, Code.NOTHING_MATCHED, Code.NO_ROOM, Code.NOT_EMPTY,
     Code.WRONG_IN_DESTINATION, Code.OTHER_RUN, Code.JOURNAL_TAKEN, Code.LOST_OUTPUT, Code.DAMAGED_JOURNAL,
     Code.NESTED_FOLDERS, Code.SHARED_SOURCE, Code.SOURCE_CHANGED, Code.WRITTEN_WRONGLY, Code.USAGE, Code.ENVIRONMENT,
     # Raised for the first file or tensor
