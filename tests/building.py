@@ -5,6 +5,7 @@ FP32 scalars beside them. Scales are seeded; every plane has exceptions at its f
 """
 
 import base64
+import functools
 import hashlib
 import json
 import random
@@ -121,6 +122,7 @@ def make_scales(rows: int, cols: int, codec: Codec, seed: int) -> bytes:
     return bytes(out)
 
 
+@functools.cache
 def encode(scales: bytes, cols: int, codec: Codec) -> tuple[bytes, bytes]:
     """The fixed stream and the exception list, a scale at a time."""
     rows = len(scales) // cols

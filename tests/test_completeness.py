@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from csf_tool.checkpoint.causes import lines_of
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import Severity
 from csf_tool.codes import INCOMPLETE, Code
@@ -347,7 +348,7 @@ def test_labels_that_disagree_with_the_data_are_named(dtype: str, shape: tuple[i
     tensors = MODEL_OPT.tensors()
     root = MODEL_OPT.write(tmp_path / "all", list(map(change, tensors)))
     problems = [p for p in open_checkpoint(root).problems if p.code is Code.SCALE_LABEL]
-    assert len(problems) == LAYERS
+    assert len(problems) == LAYERS * EXPERTS * len(PROJECTIONS)
     assert {p.severity for p in problems} == {Severity.WARNING}
     done = run("compress", root, tmp_path / "out")
     assert done.exit_code == 2
@@ -371,15 +372,19 @@ def test_compress_lists_a_scale_that_does_not_fit(tmp_path: Path) -> None:
     assert "1 block scale stays dense" in alone.output
 
 
-def test_a_fault_of_many_is_one_problem_a_layer(tmp_path: Path) -> None:
+def test_a_fault_of_many_is_a_problem_each_and_one_line(tmp_path: Path) -> None:
     tensors = [
         t for t in MODEL_OPT.tensors() if not (t.name.endswith("up_proj.weight_scale") and ".experts.0." not in t.name)
     ]
     opened = open_checkpoint(MODEL_OPT.write(tmp_path, tensors))
-    assert opened.incomplete == {Code.WEIGHT_WITHOUT_SCALE: LAYERS * (EXPERTS - 1)}
+    lacking = [MODEL_OPT.pattern.format(i, j, "up_proj") for i in range(LAYERS) for j in range(1, EXPERTS)]
+    assert opened.incomplete == {Code.WEIGHT_WITHOUT_SCALE: len(lacking)}
     found = [p for p in opened.problems if p.code is Code.WEIGHT_WITHOUT_SCALE]
-    assert len(found) == LAYERS
-    assert found[0].problem.endswith("; so 2 more in model.layers.0.mlp.experts, as 2.up_proj.weight, 3.up_proj.weight")
+    assert [p.tensor for p in found] == [f"{module}.weight" for module in lacking]
+    [line] = lines_of(found)
+    assert line.text.startswith(f"{shard_name(1, 1)}: {lacking[0]}.weight: has no block scale beside it")
+    names = ", ".join(f"{module}.weight" for module in lacking[1:])
+    assert line.text.endswith(f"; and {len(lacking) - 1} more like it: {names}")
 
 
 def test_nothing_is_called_lacking_that_may_lie_in_another_file(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ MESSAGES: dict[str, Output] = {
         of(mini_hf, lambda root: shutil.copy(root / ONE, root / "model-00001-of-00002 (1).safetensors"))
     ),
     "one file a rank (tensor parallel)": stats(ranks),
-    "stands in … as well: which of them counts cannot be known": stats(
+    "all … tensors stand in … as well: which of them counts cannot be known": stats(
         of(mini_hf, lambda r: shutil.copy(r / ONE, r / TWO))
     ),
     "leaves the checkpoint's folder or is not a plain path": stats(

@@ -18,7 +18,6 @@ from csf_tool.checkpoint.names import (
     WEIGHTS_OF_SCALE,
     Patterns,
     is_stream_suffix,
-    layer_of,
 )
 from csf_tool.checkpoint.planes import PACKED_DTYPES, weight_geometry
 from csf_tool.checkpoint.problems import Problem, Severity
@@ -41,9 +40,6 @@ _PLAIN_DTYPES = ("BF16", "F16", "F32")
 _OTHER_SCALE = re.compile(r".*weight.*scale.*|scales?|scale_inv|.*_scales|SCB|.*(absmax|zero|codebook|quant_map).*")
 """Last parts of the names of scales of other formats than FP4."""
 
-_NAMED = 3
-"""Number of further tensors that a problem names at most."""
-
 
 class _Sibling(NamedTuple):
     """A weight whose scales fit: its module, and their format."""
@@ -60,9 +56,13 @@ class _Fault(NamedTuple):
     row: int
     severity: Severity = Severity.ERROR
 
+    def problem(self, stored: Stored) -> Problem:
+        """The problem of a checkpoint that it is."""
+        return Problem(self.text, self.code, stored.shards[self.row].name, stored.names[self.row], self.severity)
+
 
 def check_completeness(checkpoint: Checkpoint, stored: Stored) -> None:
-    """Note the tensors that a checkpoint lacks, one problem for each cause and group, and count them."""
+    """Note the tensors that a checkpoint lacks, and count them."""
     if _is_complete(checkpoint, stored):
         return
     search = _Search(checkpoint, stored)
@@ -70,7 +70,7 @@ def check_completeness(checkpoint: Checkpoint, stored: Stored) -> None:
     if not _may_lie_elsewhere(checkpoint):
         faults += [*search.without_scale(), *search.orphans(), *search.without_global(), *search.without_input()]
         faults += search.halves()
-    checkpoint.problems += _grouped(faults, checkpoint, stored)
+    checkpoint.problems += [fault.problem(stored) for fault in faults]
     checkpoint.incomplete = dict(Counter(fault.code for fault in faults))
 
 
@@ -114,23 +114,6 @@ def _may_lie_elsewhere(checkpoint: Checkpoint) -> bool:
         return False
     is_numbered = re.search(r"-\d+-of-\d+\.", checkpoint.path.name)
     return bool(is_numbered) or any(name.endswith(".index.json") for name in names_in(checkpoint.root))
-
-
-def _grouped(faults: list[_Fault], checkpoint: Checkpoint, stored: Stored) -> list[Problem]:
-    """One problem for all faults of one kind in one layer, or in one layer's experts."""
-    groups: dict[tuple[Code, Severity, str, str], list[_Fault]] = defaultdict(list)
-    for fault in faults:
-        name = stored.names[fault.row]
-        groups[fault.code, fault.severity, fault.text, checkpoint.experts.group_of(name) or layer_of(name)].append(
-            fault
-        )
-    problems = []
-    for (code, severity, text, group), found in groups.items():
-        first, *others = (stored.names[fault.row] for fault in found)
-        names = ", ".join(name.removeprefix(f"{group}.") for name in others[:_NAMED])
-        more = f"; so {len(others):,} more in {group}, as {names}" if others else ""
-        problems.append(Problem(text + more, code, stored.shards[found[0].row].name, first, severity))
-    return problems
 
 
 class _Search:

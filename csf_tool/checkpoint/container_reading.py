@@ -40,7 +40,7 @@ from csf_tool.disk.json_files import load_json
 from csf_tool.disk.paths import names_in, safe_relative
 from csf_tool.disk.reader import exists, is_folder
 from csf_tool.errors import CheckpointError
-from csf_tool.text import brief, count
+from csf_tool.text import brief
 
 if TYPE_CHECKING:
     from csf_tool.checkpoint.container_layout import Container
@@ -98,8 +98,9 @@ def _read_rows(container: "Container", problems: Problems) -> None:
     if not container.rows:
         problems.error("lists no shard that could be read", Code.INVALID_FIELD, MANIFEST)
     for key in ROW_KEYS:
-        if lacking := sum(getattr(row, key) is None for row in container.rows.values()):
-            problems.warn(f"does not give {key} of {count(lacking, 'shard')}", Code.INVALID_FIELD, MANIFEST)
+        for row in container.rows.values():
+            if getattr(row, key) is None:
+                problems.warn(f"does not give {key} of {row.file}", Code.INVALID_FIELD, MANIFEST)
 
 
 def _read_metadata_hashes(container: "Container", problems: Problems) -> None:

@@ -21,7 +21,6 @@ from csf_tool.codes import Code
 from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.disk.reader import exists, is_folder
 from csf_tool.errors import CheckpointError
-from csf_tool.text import count
 
 
 def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = False) -> Checkpoint:
@@ -41,15 +40,23 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
     return checkpoint
 
 
-def note_stored_twice(problems: Problems, shards: list[Shard]) -> None:
-    """Note tensors whose names are in two shards."""
+def note_stored_twice(problems: Problems, shards: list[Shard], *, is_listed: bool) -> None:
+    """Note tensors whose names are in two shards; a sentence for each pair of shards says it of all of these."""
     home: dict[str, str] = {}
+    remedy = "move one file away" if is_listed else "move one set of shards away, or add the index of the other"
+    remedy = f"which of them counts cannot be known; {remedy}"
     for shard in shards:
+        twice: dict[str, list[str]] = {}
         for name in shard.header.names:
             if name in home:
-                text = f"stands in {home[name]} as well: which of them counts cannot be known; move one file away"
-                problems.error(text, Code.TENSOR_IN_TWO_SHARDS, shard.name, name)
+                twice.setdefault(home[name], []).append(name)
             home[name] = shard.name
+        for other, names in twice.items():
+            number, there = len(names), len(shard.header)
+            which = f"all {there:,} tensors" if number == there else f"{number:,} of its {there:,} tensors"
+            summary = f"{which} stand in {other} as well: {remedy}" if number > 1 else ""
+            text = f"stands in {other} as well: {remedy}"
+            problems += [Problem(text, Code.TENSOR_IN_TWO_SHARDS, shard.name, n, summary=summary) for n in names]
 
 
 def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
@@ -58,23 +65,23 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
     assert index is not None
     readable = {shard.name for shard in checkpoint.shards}
     tied = tied_names(index.root, index.weight_map.keys() - stored.row_of.keys())
+    not_held = f"{index.name} places it here, the shard does not hold it"
     for name, shard in index.weight_map.items():
         row = stored.row_of.get(name)
         if row is None and name in tied and shard in readable:
             text = f"{index.name} places it here, and no shard holds it: {TIED_KEY} in the config explains that"
             problems.warn(text, Code.INDEX_NAMES_MISSING_TENSOR, shard, name)
         elif row is None and shard in readable:
-            text = f"{index.name} places it here, the shard does not hold it"
-            problems.error(text, Code.INDEX_NAMES_MISSING_TENSOR, shard, name)
+            problems.error(not_held, Code.INDEX_NAMES_MISSING_TENSOR, shard, name)
         elif row is not None and stored.shards[row].name != shard:
             text = f"{index.name} places it in {shard}"
             problems.error(text, Code.INDEX_NAMES_OTHER_SHARD, stored.shards[row].name, name)
     for shard in sorted(readable - index.shards):
         problems.warn(f"{index.name} does not list this shard", Code.INDEX_LACKS_SHARD, shard)
+    not_listed = f"{index.name} does not list this tensor"
     for name, row in stored.row_of.items():
         if stored.shards[row].name in index.shards and name not in index.weight_map:
-            text = f"{index.name} does not list this tensor"
-            problems.warn(text, Code.INDEX_LACKS_TENSOR, stored.shards[row].name, name)
+            problems.warn(not_listed, Code.INDEX_LACKS_TENSOR, stored.shards[row].name, name)
 
 
 def _compare_recipes(checkpoint: Checkpoint, stored: Stored) -> None:
@@ -119,6 +126,6 @@ def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe],
         if (recipe := covering_recipe(module_of(scale), marked)) is not None:
             text = f"is stored dense, but {recipe} is marked weight_scale_encoding: csf"
             problems.error(text, Code.RECIPE_WITHOUT_STREAMS, name, scale)
-    if homeless:
-        text = f"no recipe covers {count(len(homeless), 'module')} with CSF streams: readers would not find them"
-        problems.warn(text, Code.RECIPE_NOT_MARKED, name, min(homeless))
+    for module in sorted(homeless):
+        text = "has CSF streams, and no recipe covers it: readers would not find them"
+        problems.warn(text, Code.RECIPE_NOT_MARKED, name, module)

@@ -5,7 +5,6 @@ The list is the index. Without one it is the header of `model.safetensors`, whic
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from csf_tool.checkpoint.index import INDEX_SUFFIX, Index
 from csf_tool.checkpoint.model import Checkpoint, Shard
@@ -133,19 +132,3 @@ def note_other_indexes(checkpoint: Checkpoint, index: Index) -> None:
         if shards:
             text = f"is the index of {count(len(shards), 'shard')} left aside: {index.name} is the one that counts"
             checkpoint.problems.warn(text, Code.SHARD_LEFT_ASIDE, name)
-
-
-def note_undecided(problems: Problems, shards: list[Shard]) -> None:
-    """Note, as one problem, that tensors stand in several shards, and that no list says which of these count."""
-    home: dict[str, str] = {}
-    twice: dict[str, tuple[str, str]] = {}
-    for shard in shards:
-        for name in shard.header.names:
-            if name in home:
-                twice.setdefault(name, (home[name], shard.name))
-            home[name] = shard.name
-    for name, (first, second) in islice(twice.items(), 1):
-        more = f", and {len(twice) - 1:,} more tensors stand in two shards" if len(twice) > 1 else ""
-        text = f"stands in {first} as well{more}: which of them counts cannot be known; "
-        text += "move one set of shards away, or add the index of the other"
-        problems.error(text, Code.TENSOR_IN_TWO_SHARDS, second, name)

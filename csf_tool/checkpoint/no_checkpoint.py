@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from csf_tool.checkpoint.causes import lines_of
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.hub_cache import advise_download
@@ -91,7 +92,7 @@ def no_shard_can_be_read(checkpoint: Checkpoint, listed_by: str, names: list[str
     path, found = checkpoint.path, [p for p in checkpoint.problems if p.file in checkpoint.lacking]
     refusal, code = f"not one of {count(len(names), 'shard')} can be read", Code.NO_SHARD_HERE
     if any(p.code is not Code.MISSING_FILE for p in found):
-        refusal, code = f"{refusal} ({'; '.join(map(str, found[-3:]))})", Code.NO_SHARD_READABLE
+        refusal, code = f"{refusal} ({'; '.join(line.text for line in lines_of(found)[:3])})", Code.NO_SHARD_READABLE
     elif layout := _listing(path.parent):
         refusal += f": this is a folder inside a {layout.name}; give {path.parent}"
     else:

@@ -17,7 +17,6 @@ from csf_tool.checkpoint.left_aside import (
     SINGLE_FILE,
     Deciding,
     note_other_indexes,
-    note_undecided,
     take_unlisted,
 )
 from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
@@ -43,7 +42,7 @@ from csf_tool.disk.own_files import OWN_FOLDER, has_journal
 from csf_tool.disk.reader import exists, is_file, is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.garbage import no_garbage_collection
-from csf_tool.text import brief, count
+from csf_tool.text import brief
 
 MAX_NUMBERED_SHARDS = 10_000
 """Largest number of shards in a set that names are trusted with: a name can claim any number."""
@@ -129,9 +128,9 @@ def _note_leftovers(checkpoint: Checkpoint) -> None:
     except EnvironmentFault as error:  # a folder around the checkpoint: what is in it is read all the same
         checkpoint.problems.warn(f"whether a download is unfinished is not known: {error}", error.code)
         unfinished = []
-    if unfinished:
-        text = f"{count(len(unfinished), 'file')} of a download or copy that was not finished: verify what there is"
-        checkpoint.problems.warn(text, Code.DOWNLOAD_UNFINISHED, unfinished[0].name)
+    for file in unfinished:
+        text = "is left of a download or copy that was not finished: verify what there is"
+        checkpoint.problems.warn(text, Code.DOWNLOAD_UNFINISHED, file.name)
     if has_journal(checkpoint.root):
         text = "a csf-tool run into this folder is not finished: run the same command again"
         checkpoint.problems.warn(text, Code.RUN_UNFINISHED, OWN_FOLDER)
@@ -249,8 +248,8 @@ def _finish(checkpoint: Checkpoint, *, index_agrees: bool = False) -> Checkpoint
     """
     stored = Stored(checkpoint.shards)
     if not index_agrees and len(stored.row_of) != len(stored.names):
-        is_listed = checkpoint.index or checkpoint.layout.main_document or checkpoint.all_shards
-        (note_stored_twice if is_listed else note_undecided)(checkpoint.problems, checkpoint.shards)
+        is_listed = bool(checkpoint.index or checkpoint.layout.main_document or checkpoint.all_shards)
+        note_stored_twice(checkpoint.problems, checkpoint.shards, is_listed=is_listed)
     checkpoint.plane_table, problems = find_planes(stored, checkpoint.layout.scale_receipts)
     checkpoint.problems += problems
     checkpoint.dense_table = find_dense_planes(stored)

@@ -19,15 +19,19 @@ class Severity(StrEnum):
     """Odd, but every byte that counts can still be read."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem: what it is, of which kind, and the file and the tensor it is in (empty where it is in none)."""
+    """One problem: what it is, of which kind, and the file and the tensor it is in (empty where it is in none).
+
+    A `summary` is what people are told once, in place of every problem of the file that has the same.
+    """
 
     problem: str
     code: Code
     file: str = ""
     tensor: str = ""
     severity: Severity = Severity.ERROR
+    summary: str = ""
 
     @classmethod
     def of(cls, error: CheckpointError, file: str = "", tensor: str = "") -> "Problem":
@@ -76,19 +80,6 @@ def excused(problems: Iterable[Problem]) -> list[Problem]:
     return [replace(p, severity=Severity.WARNING) for p in errors(problems) if p.code in INCOMPLETE]
 
 
-def incomplete_notes(problems: Iterable[Problem]) -> list[str]:
-    """Sentence for the end of a run that went on all the same."""
-    if not (found := excused(problems)):
-        return []
-    return [f"the source lacks what its model needs, and so does the result: {first_of(found)}"]
-
-
 def warnings(problems: Iterable[Problem]) -> list[Problem]:
     """The problems that are only odd."""
     return [p for p in problems if p.severity is Severity.WARNING]
-
-
-def first_of(problems: list[Problem]) -> str:
-    """The first of some problems, and the number of the others, in one line."""
-    more = f" (and {len(problems) - 1} more problems; csf-tool verify lists them)" if len(problems) > 1 else ""
-    return f"{problems[0]}{more}"

@@ -7,21 +7,16 @@ from csf_tool.checkpoint.other_scales import OtherScale
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.checkpoint.scale_kinds import Reason
 from csf_tool.codes import Code
-from csf_tool.text import count
 
 _QUANTIZATION_METADATA = "_quantization_metadata"
 """Metadata of a shard whose scales another tool (ComfyUI's) may have stored in tile order."""
 
 
 def warn_of_stacked(problems: Problems, scales: Iterable[OtherScale]) -> None:
-    """Warn once of FP4 scales that have three dimensions or more, because experts are stacked into one tensor."""
-    found = [other.scale for other in scales if other.kind.reason is Reason.STACKED]
-    if not found:
-        return
-    shard, tensor = found[0]
-    more = f", as are {len(found) - 1} more" if len(found) > 1 else ""
-    text = f"is {list(tensor.shape)}: scales of stacked experts{more}; CSF planes are of one matrix, "
-    problems.warn(f"{text}so these stay as they are", Code.STACKED_SCALES, shard.name, tensor.name)
+    """Warn of FP4 scales that have three dimensions or more, because experts are stacked into one tensor."""
+    for shard, tensor in (other.scale for other in scales if other.kind.reason is Reason.STACKED):
+        text = f"is {list(tensor.shape)}: scales of stacked experts; CSF planes are of one matrix: it stays as it is"
+        problems.warn(text, Code.STACKED_SCALES, shard.name, tensor.name)
 
 
 def doubtful_scales(table: DenseTable, shards: Iterable[Shard]) -> dict[str, str]:
@@ -38,10 +33,7 @@ def doubtful_scales(table: DenseTable, shards: Iterable[Shard]) -> dict[str, str
 
 
 def warn_of_doubtful(problems: Problems, doubtful: dict[str, str]) -> None:
-    """Warn once of all doubtful scales."""
-    if not doubtful:
-        return
-    name, why = next(iter(doubtful.items()))
-    text = f"its layout is unknown, {why}: padded, or in tiles? So {count(len(doubtful), 'block scale')}; "
-    text += "no byte of them is moved, and compress takes them only with --allow-padded"
-    problems.warn(text, Code.SCALE_LAYOUT, tensor=name)
+    """Warn of scales whose bytes may not be in row order."""
+    rule = "no byte of it is moved, and compress takes it only with --allow-padded"
+    for name, why in doubtful.items():
+        problems.warn(f"its layout is unknown, {why}: padded, or in tiles? {rule}", Code.SCALE_LAYOUT, tensor=name)

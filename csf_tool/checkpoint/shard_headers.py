@@ -36,15 +36,21 @@ def read_shard(checkpoint: Checkpoint, name: str, problems: Problems) -> Shard:
             size, mtime_ns = status.st_size, status.st_mtime_ns
             header = read_header(reader, size)
     problems += [Problem(fault.problem, fault.code, name, fault.tensor) for fault in header.faults]
-    for dtype in sorted(set(header.dtypes) - DTYPES.keys()):
-        first = header.names[header.dtypes.index(dtype)]
-        if not dtype.strip():
-            text = "has no dtype: a placeholder that its writer never filled, for which safetensors refuses the file"
-            problems.error(text, Code.INVALID_HEADER, name, first)
-            continue
-        text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
-        problems.warn(text, Code.UNKNOWN_DTYPE, name, first)
+    if unknown := set(header.dtypes) - DTYPES.keys():
+        for tensor, dtype in zip(header.names, header.dtypes, strict=True):
+            if dtype in unknown:
+                _note_dtype(problems, dtype, name, tensor)
     return Shard(name, path, size, mtime_ns, header, remote)
+
+
+def _note_dtype(problems: Problems, dtype: str, shard: str, tensor: str) -> None:
+    """Note a dtype that nobody knows, or none."""
+    if dtype.strip():
+        text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
+        problems.warn(text, Code.UNKNOWN_DTYPE, shard, tensor)
+    else:
+        text = "has no dtype: a placeholder that its writer never filled, for which safetensors refuses the file"
+        problems.error(text, Code.INVALID_HEADER, shard, tensor)
 
 
 def read_faultless(checkpoint: Checkpoint, names: list[str]) -> dict[str, Shard]:

@@ -1,17 +1,14 @@
 """Modules that a config says are quantised, held against those that are."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 from csf_tool.checkpoint.config import covering_recipe, fp4_recipes, quantization_config, recipes_in_use, stated_formats
-from csf_tool.checkpoint.experts import Experts
 from csf_tool.checkpoint.model import Checkpoint, Stored
-from csf_tool.checkpoint.names import Patterns, layer_of, layers_of
+from csf_tool.checkpoint.names import Patterns, layers_of
 from csf_tool.codes import Code
-from csf_tool.text import count
 
 _EXCEPTIONS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
 """Keys of lists that name what is not quantised: compressed-tensors', ModelOpt's, and those of transformers."""
@@ -36,13 +33,11 @@ def compare_precision(checkpoint: Checkpoint, stored: Stored, configs: Mapping[s
         if not recipes and not stated_formats(config):
             continue
         differences = [*_not_quantized(checkpoint, stored, projections, recipes, exceptions)]
-        if excepted := _excepted(csf + dense, exceptions):
-            text = f"{count(len(excepted), 'module')} of its exceptions from quantisation are stored as FP4"
-            differences.append((text, excepted[0]))
+        text = "is an exception from quantisation by the config, and stored as FP4"
+        differences += [(text, module) for module in _excepted(csf + dense, exceptions)]
         used, homeless = recipes_in_use(dense, recipes) if recipes else (set(), set())
         if used and homeless:
-            text = f"no FP4 recipe covers {count(len(homeless), 'module')} that are stored as FP4"
-            differences.append((text, min(homeless)))
+            differences += [("is stored as FP4, and no FP4 recipe covers it", module) for module in sorted(homeless)]
         for text, module in differences:
             checkpoint.problems.warn(text, Code.CONFIG_PRECISION, name, module)
 
@@ -68,17 +63,9 @@ def _not_quantized(
     alike = [module for module in alike if pattern_of(module) in patterns]
     faulty = dict.fromkeys([module for module, recipe in found.items() if recipe in unmet] + alike)
     if len(faulty) * len(exceptions) <= MAX_COMPARED:
-        yield from _grouped([m for m in faulty if not _may_be_excepted(m, exceptions)], plain, checkpoint.experts)
-
-
-def _grouped(found: list[str], plain: Mapping[str, str], experts: Experts) -> Iterable[tuple[str, str]]:
-    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for module in found:
-        expert = experts.of(module)
-        groups[expert.group if expert else layer_of(module), plain[module]].append(module)
-    for (group, dtype), members in groups.items():
-        more = f"; so {len(members) - 1:,} more in {group}" if len(members) > 1 else ""
-        yield f"is FP4 by the config, and stored as {dtype}{more}", members[0]
+        for module in faulty:
+            if not _may_be_excepted(module, exceptions):
+                yield f"is FP4 by the config, and stored as {plain[module]}", module
 
 
 def _exceptions(config: Any) -> list[str]:
@@ -111,15 +98,18 @@ def _may_be_excepted(module: str, exceptions: list[str]) -> bool:
 def _excepted(modules: list[str], exceptions: list[str]) -> list[str]:
     """Modules that exceptions name outright: themselves, a module around them, or with a glob.
 
-    Globs are held against one module of each layer and projection.
+    Globs are held against one module of each layer and projection first, and against the others if it is named.
     """
     names = {exception for exception in exceptions if not re.search(r"[*?[]", exception)}
     globs = [exception for exception in exceptions if exception not in names and exception.strip("*")]
     used, _ = recipes_in_use(modules, names) if names else (set(), set())
     found = [module for module in modules if covering_recipe(module, used)] if used else []
     if globs:
-        kinds = zip(layers_of(modules), map(Patterns().of, modules), strict=True)
-        shown = dict(zip(kinds, modules, strict=True)).values()
-        if len(shown) * len(globs) <= MAX_COMPARED:
-            found += [module for module in shown if any(fnmatchcase(module, glob) for glob in globs)]
-    return found
+        kinds: dict[tuple[str, str], list[str]] = {}
+        for module, layer, pattern in zip(modules, layers_of(modules), map(Patterns().of, modules), strict=True):
+            kinds.setdefault((layer, pattern), []).append(module)
+        if len(kinds) * len(globs) <= MAX_COMPARED:
+            for alike in kinds.values():
+                if met := [glob for glob in globs if fnmatchcase(alike[-1], glob)]:
+                    found += [module for module in alike if any(fnmatchcase(module, glob) for glob in met)]
+    return list(dict.fromkeys(found))

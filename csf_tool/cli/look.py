@@ -60,7 +60,7 @@ def stats(
     show(found, stats_json, lambda found: stats_report(found, by), as_json)
     if opened.hub and opened.is_remote:
         say(f"{opened.label}: read from the Hub: {size(opened.hub.bytes_by_range)} of its shards' headers")
-    print_problems(found.problems)
+    print_problems(found.problems, "--json")
     return 1 if errors(found.problems) else 0
 
 

@@ -143,7 +143,7 @@ def identity(
     opened = open_argument(checkpoint, all_shards=all_shards)
     with progress_bar() as progress:
         found = find_identity(opened, by, progress, compute_hashes=compute_hashes)
-    print_problems(found.problems)
+    print_problems(found.problems, "--json")
     if as_json:
         print_json(identity_json(found))
     else:

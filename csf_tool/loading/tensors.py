@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from csf_tool.checkpoint.causes import first_of
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.logical import LogicalTensor, logical_metadata, logical_tensors
 from csf_tool.checkpoint.model import Checkpoint, Located
 from csf_tool.checkpoint.open import open_checkpoint
-from csf_tool.checkpoint.problems import first_of, obstacles
+from csf_tool.checkpoint.problems import obstacles
 from csf_tool.coders.batches import batches
 from csf_tool.codes import Code
 from csf_tool.disk.reader import exists, is_file

@@ -1,14 +1,14 @@
 """The report of `compress`."""
 
-from collections import Counter
 from typing import Any
 
 from rich.console import RenderableType
 
-from csf_tool.report.console import SHOWN_PROBLEMS
+from csf_tool.checkpoint.causes import Causes, Sentence
 from csf_tool.report.written import complete_already, written_json, written_lines
 from csf_tool.text import count, escape, percent, size
 from csf_tool.write.compress import Compressed
+from csf_tool.write.selection import LeftDense
 
 SCHEMA = "csf-tool.compress/1"
 
@@ -47,10 +47,23 @@ def compress_report(compressed: Compressed) -> list[RenderableType]:
     ]
     if compressed.target.gives_receipts and not compressed.missing:
         lines.append("Every original shard was rebuilt from it and has its SHA-256.")
-    lines += [f"Note: {escape(note)}" for note in compressed.notes]
     lines += written_lines(compressed)
     if compressed.left:
         lines.append(f"Left dense: {count(len(compressed.left), 'block scale')}.")
-        reasons = Counter(entry.reason for entry in compressed.left)
-        lines += [f"  {number:>7,}  {escape(reason)}" for reason, number in reasons.most_common(SHOWN_PROBLEMS)]
+        lines += _reasons(compressed.left)
     return lines
+
+
+def _reasons(left: list[LeftDense]) -> list[str]:
+    """The reasons, the most frequent first; of reasons that differ in names and numbers alone, that of one plane."""
+    found: Causes[None] = Causes()
+    for entry in left:
+        found.add(None, Sentence(entry.reason, tensor=entry.plane.name), entry.reason)
+    causes = sorted(found.told[None].values(), key=lambda cause: -cause.problems)
+    lines = [
+        f"  {cause.problems:>7,}  {'' if cause.is_uniform else f'as {escape(cause.first.tensor)}: '}"
+        + escape(cause.first.words)
+        for cause in causes
+    ]
+    rest = found.rest[None]
+    return lines + ([f"  {rest:>7,}  for other reasons (--json has all)"] if rest else [])

@@ -9,10 +9,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from csf_tool.checkpoint.causes import Line, lines_of
 from csf_tool.checkpoint.problems import Problem, Severity
-
-SHOWN_PROBLEMS = 50
-"""Most problems that are printed one by one; JSON has all."""
 
 SHOWN_ROWS = 1000
 """Most rows of a table: more than any real checkpoint has layers or shards, and no more than one can print in time."""
@@ -44,8 +42,9 @@ def _print(console: Console, lines: Iterable[RenderableType]) -> None:
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """Print exactly one JSON document to stdout."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
+    """Print exactly one JSON document to stdout, piece by piece: as one text, a million problems would fill memory."""
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=True)
+    sys.stdout.write("\n")
 
 
 def problem_json(problem: Problem) -> dict[str, str]:
@@ -53,13 +52,17 @@ def problem_json(problem: Problem) -> dict[str, str]:
     return {"code": problem.code.value, "file": problem.file, "tensor": problem.tensor, "problem": problem.problem}
 
 
-def print_problems(problems: list[Problem]) -> None:
-    """Print problems to stderr, the worst first, as many as one can read."""
-    ordered = sorted(problems, key=lambda p: p.severity is not Severity.ERROR)
-    for problem in ordered[:SHOWN_PROBLEMS]:
-        print_err(Text.assemble((f"{problem.severity}: ", _STYLES[problem.severity]), str(problem)))
-    if len(ordered) > SHOWN_PROBLEMS:
-        print_err(f"... and {len(ordered) - SHOWN_PROBLEMS} more; --json lists all")
+def print_problems(problems: list[Problem], lister: str = "csf-tool verify --json") -> None:
+    """Print problems to stderr, a line a cause, the worst first; `lister` is what lists every one."""
+    lines = lines_of(problems)
+    print_err(*(Text.assemble((f"{line.severity}: ", _STYLES[line.severity]), line.text) for line in lines))
+    print_err(*hint(lines, lister))
+
+
+def hint(lines: list[Line], lister: str) -> list[str]:
+    """Sentence on the place where every problem is listed, if some lines stand for several."""
+    number = sum(line.problems for line in lines)
+    return [f"... {number:,} problems in all: {lister} lists each"] if number > len(lines) else []
 
 
 def table(*columns: str, left: int = 1) -> Table:

@@ -34,7 +34,6 @@ def convert_report(converted: Converted) -> list[RenderableType]:
     return [
         head + f"{size(converted.bytes_written)} in {converted.seconds:.1f} s; no plane was decoded.",
         *written_lines(converted),
-        *(f"Note: {escape(note)}" for note in converted.notes),
     ]
 
 

@@ -35,7 +35,6 @@ def expand_report(expanded: Expanded) -> list[RenderableType]:
         f"{expanded.seconds:.1f} s ({rate(expanded)}); {count(expanded.planes, 'plane')} decoded on {expanded.device}."
     ]
     lines += written_lines(expanded)
-    lines += [f"Note: {escape(note)}" for note in expanded.notes]
     if expanded.licences:
         lines.append(f"Its terms travel with it: {escape(', '.join(expanded.licences))}.")
     return [*lines, *([_proof(expanded)] if expanded.shards else [])]

@@ -7,11 +7,12 @@ from typing import Any
 from rich.console import RenderableType
 
 from csf_tool.checkpoint.other_scales import ScaleGroup
-from csf_tool.report.console import SHOWN_PROBLEMS, table
+from csf_tool.report.console import table
 from csf_tool.text import count, escape, sizes
 
 SCHEMA = "csf-tool.inspect-scales/1"
 
+_SHOWN_KINDS = 20
 _SHOWN_SHAPES = 2
 
 
@@ -38,7 +39,7 @@ def groups_json(groups: Sequence[ScaleGroup]) -> list[dict[str, Any]]:
 
 def groups_report(groups: Sequence[ScaleGroup]) -> list[RenderableType]:
     """A table of the kinds, and below it why they are no planes."""
-    shown = groups[:SHOWN_PROBLEMS]
+    shown = groups[:_SHOWN_KINDS]
     result = table("scales that are no planes", "tensors", "bytes", "dtype", "shape")
     for group, nbytes in zip(shown, sizes([group.nbytes for group in shown]), strict=True):
         shapes = ["x".join(map(str, shape)) or "scalar" for shape in islice(group.shapes, _SHOWN_SHAPES)]

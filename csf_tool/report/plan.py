@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
+from csf_tool.checkpoint.causes import sentences_of
 from csf_tool.look.plan import Plan, Stack
 from csf_tool.report.console import table
 from csf_tool.text import count, escape, percent, size, sizes
@@ -76,7 +77,7 @@ def plan_report(plan: Plan) -> list[RenderableType]:
         _kinds(plan.stacks),
     ]
     if plan.undivided:
-        lines += ["", *(f"Not divided, so whole on each GPU: {line}." for line in plan.undivided)]
+        lines += ["", *(f"Not divided, so whole on each GPU: {line}." for line in sentences_of(plan.undivided))]
     return lines
 
 

@@ -5,8 +5,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from csf_tool.checkpoint.causes import lines_of
+from csf_tool.checkpoint.problems import Severity
 from csf_tool.prove.verdict import Check, Status, Verified
-from csf_tool.report.console import SHOWN_PROBLEMS, problem_json
+from csf_tool.report.console import hint, problem_json
 from csf_tool.text import escape
 
 SCHEMA = "csf-tool.verify/1"
@@ -59,12 +61,10 @@ def _check(check: Check) -> list[RenderableType]:
         (f"{check.status.value:<8}", _STYLES[check.status]),
         f"{looked_at:>9}  {escape(check.note)}",
     )
-    problems = [(p, Status.FAILED) for p in check.failures] + [(p, Status.WARNING) for p in check.warnings]
-    lines: list[RenderableType] = [head]
-    lines += [Text.assemble(("  ", ""), (str(p), _STYLES[status])) for p, status in problems[:SHOWN_PROBLEMS]]
-    if len(problems) > SHOWN_PROBLEMS:
-        lines.append(f"  ... and {len(problems) - SHOWN_PROBLEMS} more; --json lists all")
-    return lines
+    lines = lines_of([*check.failures, *check.warnings])
+    styles = {Severity.ERROR: _STYLES[Status.FAILED], Severity.WARNING: _STYLES[Status.WARNING]}
+    said = [Text.assemble(("  ", ""), (line.text, styles[line.severity])) for line in lines]
+    return [head, *said, *(f"  {line}" for line in hint(lines, "--json"))]
 
 
 def _last_line(verified: Verified) -> Text:

@@ -4,6 +4,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from csf_tool.checkpoint.causes import sentences_of
 from csf_tool.text import count, escape, size
 from csf_tool.write.run import Written
 
@@ -32,7 +33,7 @@ def written_json(written: Written) -> dict[str, Any]:
 
 
 def written_lines(written: Written) -> list[str]:
-    """Sentences on files that the run found in the destination, and on what is still to be done."""
+    """Sentences on files that the run found in the destination, on what is still to be done, and on oddities."""
     lines = []
     if written.resumed_shards:
         lines.append(f"{count(len(written.resumed_shards), 'shard')} of them had been finished by an earlier run.")
@@ -43,7 +44,7 @@ def written_lines(written: Written) -> list[str]:
     if written.missing:
         lines.append(f"Not complete yet: {count(len(written.missing), 'shard')} left for other parts to write.")
     lines += [f"Not carried over, {cause}: {some(names)}." for cause, names in written.left_out.items()]
-    return lines
+    return lines + [f"Note: {note}" for note in sentences_of(written.notes)]
 
 
 def some(names: list[str]) -> str:

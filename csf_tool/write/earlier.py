@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from csf_tool.checkpoint.causes import first_of
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
-from csf_tool.checkpoint.problems import first_of, obstacles
+from csf_tool.checkpoint.problems import obstacles
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import parse_json

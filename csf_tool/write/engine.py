@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from csf_tool.cancel import CancelToken
+from csf_tool.checkpoint.causes import incomplete_notes
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
-from csf_tool.checkpoint.problems import incomplete_notes
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codes import Code

@@ -597,8 +597,9 @@ def test_streams_that_no_recipe_covers(tmp_path: Path, write_config: Callable[[A
     name = write_config(recipes_config(1))
     assert problems(tmp_path) == []
     assert problems(tmp_path, Severity.WARNING) == [
-        f"{name}: model.layers.1.mlp.experts.0.down_proj: no recipe covers 3 modules with CSF streams: "
+        f"{name}: model.layers.1.mlp.experts.0.{projection}: has CSF streams, and no recipe covers it: "
         "readers would not find them"
+        for projection in ("down_proj", "gate_proj", "up_proj")
     ]
 
 
