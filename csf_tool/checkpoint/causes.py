@@ -106,9 +106,14 @@ class Causes(Generic[K]):
     told: dict[K, dict[str, Cause]] = field(default_factory=dict)
     rest: Counter[K] = field(default_factory=Counter)
 
-    def add(self, kind: K, sentence: Sentence, whole: object, *, is_shared: bool = False) -> None:
-        """Count a problem with its cause, or the rest of its kind; `whole` is the sentence with its place."""
-        told, key = self.told.setdefault(kind, {}), _cause_of(sentence.words)
+    def add(
+        self, kind: K, sentence: Sentence, whole: object, *, is_shared: bool = False, is_apart: bool = False
+    ) -> None:
+        """Count a problem with its cause, or the rest of its kind; `whole` is the sentence with its place.
+
+        One that `is_apart` is a cause by itself.
+        """
+        told, key = self.told.setdefault(kind, {}), str(whole) if is_apart else _cause_of(sentence.words)
         if cause := told.get(key):
             cause.add(sentence, is_shared=is_shared)
         elif len(told) < CAUSES_OF_A_KIND:
@@ -121,7 +126,7 @@ class Causes(Generic[K]):
         for kind, told in self.told.items():
             yield from ((kind, str(cause), cause.problems) for cause in told.values())
             if rest := self.rest[kind]:
-                yield kind, f"and {rest:,} more of this kind, of other causes", rest
+                yield kind, f"and {rest:,} more of this kind", rest
 
 
 @cache
@@ -156,13 +161,15 @@ class Line(NamedTuple):
 def lines_of(problems: Iterable[Problem]) -> list[Line]:
     """A line for each cause of some problems, the worst first; one for all others where a kind has too many causes.
 
-    Problems of a file with the same `Problem.summary` are one sentence, which that is.
+    Problems of a file with the same `Problem.summary` are one sentence, which that is. Each shard that is left aside
+    has its line: what to do with it may be another thing.
     """
     found: Causes[tuple[Severity, Code]] = Causes()
     for p in problems:
         if p.summary:
             p = replace(p, problem=p.summary, tensor="")
-        found.add((p.severity, p.code), Sentence(p.problem, p.file, p.tensor), p, is_shared=bool(p.summary))
+        sentence, is_apart = Sentence(p.problem, p.file, p.tensor), p.code is Code.SHARD_LEFT_ASIDE
+        found.add((p.severity, p.code), sentence, p, is_shared=bool(p.summary), is_apart=is_apart)
     lines = [Line(severity, text, number) for (severity, _), text, number in found]
     return sorted(lines, key=lambda line: line.severity is not Severity.ERROR)
 

@@ -216,7 +216,7 @@ def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
 
 
 def _notes(target: TargetLayout, options: CompressOptions, recipes: Recipes, choice: _Choice) -> list[str]:
-    """What to know of the layout: why it is not the usual one, which planes are not found, and which have grown."""
+    """Notes on the layout: why it is not the usual one, which planes are not found, and which have grown."""
     readable = [name for name, (fmt, *_) in choice.planes.items() if format_by_name(fmt).has_hf_readers]
     unfound = recipes.unfound(readable)
     if target.layout.keeps_dense_files:
@@ -231,7 +231,7 @@ def _notes(target: TargetLayout, options: CompressOptions, recipes: Recipes, cho
 
 
 def _with_all_experts(checkpoint: Checkpoint, choice: _Choice) -> list[str]:
-    """Which planes no engine finds that looks for a plane of each expert."""
+    """A note on planes that no engine finds which looks for a plane of each expert."""
     experts, rows = checkpoint.experts, {name: rows for name, (_, rows, *_) in choice.planes.items()}
     found = [name for name, n in rows.items() if experts.of_tensor(name) is None and experts.are_all_in(name, n)]
     if not found:

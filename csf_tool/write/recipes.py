@@ -85,7 +85,7 @@ class Recipes:
         return min([_own_module(scale), *filter(None, found)], key=len)
 
     def unfound(self, scales: Iterable[str]) -> str:
-        """What readers will not find of planes of these names, and why; empty where they find all."""
+        """The planes of these names that readers will not find, and why; empty where they find all."""
         modules = sorted({_own_module(scale) for scale in scales if not self.cover(scale)})
         if not modules:
             return ""
