@@ -111,7 +111,7 @@ def compare_side_files(
     folder = checkpoint.layout.model_root.relative_to(checkpoint.root)
     aside = {*checkpoint.aside, *reference.aside}
     for name in sorted({*ours, *theirs} - {shard.name for side in sides for shard in side.shards}):
-        mine, other = ours.get(name), theirs.get(name)
+        mine, other = _one_a_side(name, sides, (ours, theirs))
         if mine is None or other is None:
             if name not in aside and (mine is None or _is_complete(reference)):
                 found.problems.append(Problem(*(_MISSING if mine is None else _SURPLUS), (folder / name).as_posix()))
@@ -123,6 +123,17 @@ def compare_side_files(
     if not shards_only:
         _compare_indexes(found, checkpoint, reference)
     return found
+
+
+def _one_a_side(
+    name: str, sides: tuple[Checkpoint, Checkpoint], files: tuple[dict[str, str], dict[str, str]]
+) -> tuple[str | None, str | None]:
+    """The paths of a file on both sides; a link to a folder is none where the other side has a file."""
+    mine, other = (there.get(name) for there in files)
+    is_link = [
+        path is not None and is_folder(side.root / path) for side, path in zip(sides, (mine, other), strict=True)
+    ]
+    return (None if is_link == [True, False] else mine), (None if is_link == [False, True] else other)
 
 
 def _wanted(files: dict[str, str], shards_only: bool) -> dict[str, str]:

@@ -102,6 +102,22 @@ def test_what_a_runtime_may_take_is_compared(pair: tuple[Path, Path], name: str)
         says(has, f"{name}: the reference does not have it")
 
 
+@pytest.mark.parametrize("target", [".", "..", "/", None])
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_folder_in_the_place_of_a_file_is_no_file(pair: tuple[Path, Path], name: str, target: str | None) -> None:
+    """The folder itself, or a link to one: in a circle, or out of the checkpoint."""
+    for one, other in (pair, pair[::-1]):
+        path = one / name
+        path.unlink()
+        path.symlink_to(target) if target else path.mkdir()
+        lacks, has = run("verify", one, "--against", other), run("verify", other, "--against", one)
+        path.unlink() if target else path.rmdir()
+        path.write_bytes(TAKEN[name])
+        assert [r.exit_code for r in (lacks, has)] == [1, 1]
+        says(lacks, f"{name}: missing; the reference has it")
+        says(has, f"{name}: the reference does not have it")
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_what_no_runtime_takes_may_differ(pair: tuple[Path, Path], name: str) -> None:
     (pair[0] / name).write_bytes(b"" if "SUMS" in name else b"2")
@@ -327,10 +343,10 @@ def test_special_files_are_named(
         path.unlink(missing_ok=True)
         make(path)
         alone = run("verify", root)
-        says(alone, f"{folder}{name}: ")
+        says(alone, f"{folder}{name}")
         assert alone.exit_code == (1 if make is not Path.mkdir else alone.exit_code)
         against = run("verify", root, "--against", put(mini_dense(tmp_path / f"dense {len(folder)}"), TAKEN))
-        says(against, f"{folder}{name}: ")
+        says(against, f"{folder}{name}")
         back = run("verify", mini_dense(tmp_path / f"bare {len(folder)}"), "--against", root)
         assert back.exit_code == 1 or make is Path.mkdir or not name.endswith((".json", ".py", ".jinja"))
 
