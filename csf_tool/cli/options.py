@@ -33,7 +33,8 @@ JobsOption = Annotated[
 ]
 
 
-def _cache_option(unasked: str) -> Any:
+def cache_option(unasked: str) -> Any:
+    """The option `--drop-cache`, with what happens unasked."""
     return typer.Option(
         "--drop-cache/--keep-cache",
         help="Keep the run's own files out of the page cache, or in it.",
@@ -41,31 +42,7 @@ def _cache_option(unasked: str) -> Any:
     )
 
 
-CacheOption = Annotated[bool | None, _cache_option("out when they are larger than half of memory")]
-WritingCacheOption = Annotated[
-    bool | None, _cache_option("large new files out; all of them when they are larger than half of memory")
-]
+CacheOption = Annotated[bool | None, cache_option("out when they are larger than half of memory")]
 FigureOption = Annotated[
     Path | None, typer.Option(metavar="FILE.png|svg", help="Draw it as well (needs matplotlib: the extra plot).")
 ]
-ShareOption = Annotated[
-    str | None, typer.Option("--shards", metavar="I/N", help="Do the I-th of N parts of the shards by itself.")
-]
-RecheckOption = Annotated[
-    bool, typer.Option("--recheck", help="Read shards that an interrupted run finished, and compare them.")
-]
-AdoptOption = Annotated[
-    bool,
-    typer.Option("--adopt", help="Compare files that others put into DEST, and keep what is right."),
-]
-ConsumeOption = Annotated[
-    bool, typer.Option("--consume-source", help="REMOVE each source shard once its replacement is written and proven.")
-]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask before --consume-source.")]
-ClusterOption = Annotated[str | None, typer.Option(metavar="tcp://HOST:PORT", help="Run the shards on a Dask cluster.")]
-IgnoreSpaceOption = Annotated[
-    bool, typer.Option("--ignore-space", help="Begin even where the disk reports too little room.")
-]
-FamilyOption = Annotated[str | None, typer.Option(help="Container: the model family to state.")]
-SourceModelOption = Annotated[str | None, typer.Option(help="Container: the source repository to state.")]
-SourceRevisionOption = Annotated[str | None, typer.Option(help="Container: the source revision to state.")]
