@@ -1,6 +1,7 @@
 """Choosing the device that decodes and encodes: a GPU where there is one."""
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,9 @@ def choose_cuda(device: str, work: str, tell: Callable[[str], None]) -> str | No
     if device == "cpu":
         return None
     if device != "auto" and not _is_cuda_name(device):
-        raise UsageError(f"--device {device}: give auto, cpu, cuda or cuda:N")
+        number = re.fullmatch(r"(?:cuda|gpu)?:?(\d{0,4})", device.lower())
+        near = f"; did you mean {':'.join(filter(None, ('cuda', number[1])))}?" if number else ""
+        raise UsageError(f"--device {device}: give auto, cpu, cuda or cuda:N{near}")
     reason = why_no_gpu(device)
     if reason and device != "auto":
         raise EnvironmentFault(f"--device {device}: {reason}")

@@ -48,14 +48,16 @@ def unit_for(nbytes: int) -> tuple[str, int]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes that a user wrote: `96GiB`, `96 GB`, `100000`. Units with an i are binary, those without decimal.
+    """Bytes that a user wrote: `96GiB`, `96 GB`, `100000 B`. Units with an i are binary, those without decimal.
 
     Raises:
-        ValueError: it is no size.
+        ValueError: it is no size, or has no unit.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?)B?|B)?\s*", text, re.IGNORECASE)
+    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+        raise ValueError(f"needs a unit; did you mean {text.strip()}GiB?")
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?)B?|B)\s*", text, re.IGNORECASE)
     if not match:
-        raise ValueError(f"{text!r} is not a size, such as 96GiB")
+        raise ValueError("is not a size, such as 96GiB")
     number, prefix, binary = match.groups()
     base = 1024 if binary else 1000
     return int(float(number) * base ** (" KMGT".index(prefix.upper()) if prefix else 0))

@@ -14,6 +14,7 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.models import OptionInfo
 from typer.testing import CliRunner
 
@@ -66,6 +67,8 @@ RUNS = {
     "plan-tp": "plan nvfp4-csf-hf --tp 16",
     "plan-dense": "plan nvfp4-dense",
     "identity-container-json": "identity mxfp4-csf-container --json",
+    "help": "--help",
+    **{f"help-{name}": f"help {name}" for name in get_command(app).commands},  # type: ignore[attr-defined]
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from csf_tool.cli import app
-from csf_tool.cli.application import Command
+from csf_tool.cli.parsing import Command
 from tests.building import tree
 
 Sample = Callable[[str], Path]

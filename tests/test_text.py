@@ -68,7 +68,7 @@ def test_counts(n: int, noun: str, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("written", "nbytes"),
-    [("96GiB", 96 << 30), ("96 GB", 96 * 10**9), ("1.5k", 1500), ("0", 0), ("512 b", 512), ("2TiB", 2 << 40)],
+    [("96GiB", 96 << 30), ("96 GB", 96 * 10**9), ("1.5k", 1500), ("0 B", 0), ("512 b", 512), ("2TiB", 2 << 40)],
 )
 def test_sizes_as_users_write_them(written: str, nbytes: int) -> None:
     assert parse_size(written) == nbytes
@@ -77,4 +77,10 @@ def test_sizes_as_users_write_them(written: str, nbytes: int) -> None:
 @pytest.mark.parametrize("written", ["", "GiB", "-1", "1 XB", "1e9", "1,5G", "nan"])
 def test_what_is_no_size(written: str) -> None:
     with pytest.raises(ValueError, match="not a size"):
+        parse_size(written)
+
+
+@pytest.mark.parametrize("written", ["96", " 96 ", "0", "1.5", "100000"])
+def test_a_size_needs_a_unit(written: str) -> None:
+    with pytest.raises(ValueError, match=rf"^needs a unit; did you mean {written.strip()}GiB\?$"):
         parse_size(written)

@@ -2,16 +2,19 @@
 
 import errno
 import functools
+import inspect
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from csf_tool import process
+from csf_tool.cli.options import VolumeOptions
+from csf_tool.cli.spread import declare
 from csf_tool.errors import CsfToolError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -19,24 +22,25 @@ if TYPE_CHECKING:
 
     from csf_tool.checkpoint.model import Checkpoint
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 _at_end = ExitStack()
 """Callbacks for the end of the command."""
 
 
-def guarded(command: Callable[P, int]) -> Callable[P, None]:
-    """Turn a command's result into the exit code, and every error into one line on stderr."""
+def guarded(command: Callable[..., int]) -> Callable[..., None]:
+    """Turn a command's result into the exit code, and every error into one line on stderr; add `-q` and `-v`."""
 
     @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+    def run(**kwargs: Any) -> None:
+        volume = VolumeOptions(quiet=kwargs.pop("quiet", False), verbose=kwargs.pop("verbose", False))
         words = "interrupted" + ("; the same command goes on from there" if "destination" in kwargs else "")
         try:
             with process.Interruptible(words):
                 if not process.has_memory(process.COMMAND_BYTES):
                     raise MemoryError
-                code = command(*args, **kwargs)
+                volume.choose()
+                code = command(**kwargs)
         except (Exception, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) or process.was_interrupted():  # which may arrive as something else
                 process.say_interrupted(words)
@@ -49,7 +53,12 @@ def guarded(command: Callable[P, int]) -> Callable[P, None]:
             _at_end.close()
         raise typer.Exit(code)
 
+    declare(run, [*_parameters(command), *_parameters(VolumeOptions)])
     return run
+
+
+def _parameters(of: Callable[..., object]) -> Iterable[inspect.Parameter]:
+    return inspect.signature(of, eval_str=True).parameters.values()
 
 
 def _explain(error: Exception) -> int:
@@ -74,15 +83,34 @@ def say(message: str) -> None:
     print_err(f"csf-tool: {escape(message)}")
 
 
+def note(message: str) -> None:
+    """Say something that is good to know, unless `--quiet` forbids it."""
+    from csf_tool.report.volume import is_quiet
+
+    if not is_quiet():
+        say(message)
+
+
+def detail(message: str) -> None:
+    """Say something that only `--verbose` asks for."""
+    from csf_tool.report.volume import is_verbose
+
+    if is_verbose():
+        say(message)
+
+
 def open_argument(argument: str, *, all_shards: bool = False) -> "Checkpoint":
     """The checkpoint that an argument names, here or on the Hub."""
     from csf_tool.checkpoint.open import open_checkpoint
     from csf_tool.hub.name import find_source
+    from csf_tool.text import count
 
-    source = find_source(argument, say)
+    source = find_source(argument, note)
     if not isinstance(source, Path):
         _at_end.callback(source.stop)  # or the process would wait for what is fetched ahead
-    return open_checkpoint(source, all_shards=all_shards)
+    opened = open_checkpoint(source, all_shards=all_shards)
+    detail(f"{opened.label}: {opened.kind}, {count(len(opened.shards), 'shard')} in {opened.root}")
+    return opened
 
 
 def show(

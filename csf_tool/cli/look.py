@@ -1,12 +1,12 @@
 """Commands that look: what a checkpoint holds, by its headers or plane by plane."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from csf_tool.choices import GroupBy
-from csf_tool.cli.command import check_figure, guarded, open_argument, say, show
+from csf_tool.cli.command import check_figure, guarded, note, open_argument, show
+from csf_tool.cli.help import WHAT
 from csf_tool.cli.options import AllShardsOption, CheckpointArgument, FigureOption, JsonOption
 from csf_tool.errors import UsageError
 
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 @guarded
 def stats(
     checkpoint: CheckpointArgument,
-    by: Annotated[GroupBy, typer.Option(help="What the table groups planes by.")] = GroupBy.PROJECTION,
+    by: Annotated[
+        GroupBy, typer.Option(metavar="|".join(GroupBy), rich_help_panel=WHAT, help="Group the table by this.")
+    ] = GroupBy.PROJECTION,
     figure: FigureOption = None,
     scales: Annotated[
         bool,
         typer.Option(
-            "--scales", help="Read and decode all scales, too, and count NaN, negative and zero bytes a layer."
+            "--scales",
+            rich_help_panel=WHAT,
+            help="Read and decode all scales, too. Count NaN, negative and zero bytes per layer.",
         ),
     ] = False,
     all_shards: AllShardsOption = False,
@@ -30,10 +34,9 @@ def stats(
 ) -> int:
     """Report compressed against dense scale sizes, from the headers alone unless --scales asks for more.
 
-    \b
     Examples:
-    csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local
-    csf-tool stats ~/models/Qwen3.8-Flash-Next-FP4-Local --by layer --figure scales.svg
+    csf-tool stats Qwen-CSF
+    csf-tool stats Qwen-CSF --by layer --figure scales.svg
     """
     from csf_tool.checkpoint.problems import errors
     from csf_tool.look.stats import collect_stats
@@ -59,7 +62,7 @@ def stats(
         found.problems = found.problems + found.scale_bytes.problems
     show(found, stats_json, lambda found: stats_report(found, by), as_json)
     if opened.hub and opened.is_remote:
-        say(f"{opened.label}: read from the Hub: {size(opened.hub.bytes_by_range)} of its shards' headers")
+        note(f"{opened.label}: read from the Hub: {size(opened.hub.bytes_by_range)} of its shards' headers")
     print_problems(found.problems, "--json")
     return 1 if errors(found.problems) else 0
 
@@ -70,21 +73,31 @@ def inspect(
     plane: Annotated[
         str | None,
         typer.Argument(
-            metavar="PLANE", help="A scale's name, its streams' or its weight's, or a glob.", show_default="all"
+            metavar="PLANE", help="Name of a scale, its weight or its streams; or a glob.", show_default="all"
         ),
     ] = None,
-    values: Annotated[bool, typer.Option("--values", help="Print a corner of the plane as numbers.")] = False,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Planes to list in each order.")] = 10,
+    values: Annotated[
+        bool, typer.Option("--values", rich_help_panel=WHAT, help="Print a corner of the plane as numbers.")
+    ] = False,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            rich_help_panel=WHAT,
+            help="Without PLANE: length of each list.",
+            show_default="10",
+        ),
+    ] = None,
     figure: FigureOption = None,
     all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Look into one plane, or rank all of them by exceptions and by bytes saved.
 
-    \b
     Examples:
-    csf-tool inspect ~/models/Qwen3.8-Flash-Next-FP4-Local --top 20
-    csf-tool inspect ~/models/Qwen3.8-Flash-Next-FP4-Local '*.layers.3.*.17.gate_proj' --values
+    csf-tool inspect Qwen-CSF --top 20
+    csf-tool inspect Qwen-CSF '*.layers.3.*.17.gate_proj' --values
     """
     from csf_tool.checkpoint.model import Plane
     from csf_tool.look.inspection import choose_planes, inspect_plane
@@ -95,8 +108,14 @@ def inspect(
     opened = open_argument(checkpoint, all_shards=all_shards)
     print_problems(opened.problems)
     chosen = choose_planes(opened, plane)
+    if len(chosen) != 1 and (alone := "--values" if values else "--figure" if figure else None):
+        raise UsageError(
+            f"{alone}: needs one PLANE, and {len(chosen) or 'none'} {'are' if chosen else 'is'} meant: name one"
+        )
+    if len(chosen) == 1 and top:
+        raise UsageError("--top: is for the lists of many planes, and one is meant")
     if not chosen:
-        return _inspect_others(opened, plane, figure, as_json)
+        return _inspect_others(opened, plane, as_json)
     if len(chosen) == 1:
         found = inspect_plane(chosen[0])
         if figure:
@@ -105,24 +124,20 @@ def inspect(
             save(plane_figure(found, checkpoint), figure)
         show(found, plane_json, lambda found: plane_report(found, values=values), as_json)
         return 1 if found.faults else 0
-    if figure:
-        raise UsageError(f"--figure: draws one plane, {len(chosen)} are meant: name one")
     compressed = [p for p in chosen if isinstance(p, Plane)]
     if not compressed:
         raise UsageError(f"{checkpoint}: {len(chosen)} dense planes: headers cannot rank these, name one of them")
-    show(compressed, ranking_json, lambda planes: ranking_report(planes, top), as_json)
+    show(compressed, ranking_json, lambda planes: ranking_report(planes, top or 10), as_json)
     return 0
 
 
-def _inspect_others(opened: "Checkpoint", pattern: str | None, figure: Path | None, as_json: bool) -> int:
+def _inspect_others(opened: "Checkpoint", pattern: str | None, as_json: bool) -> int:
     """Look into one scale that is no plane, or list their kinds."""
     from csf_tool.checkpoint.other_scales import grouped
     from csf_tool.look.scale_inspection import choose_scales, inspect_scale
     from csf_tool.report.other_scales import choice_json, groups_report
     from csf_tool.report.scale_inspection import scale_json, scale_report
 
-    if figure:
-        raise UsageError("--figure: draws a plane, and none is meant")
     chosen = choose_scales(opened, pattern)
     if len(chosen) == 1:
         show(inspect_scale(chosen[0]), scale_json, scale_report, as_json)
@@ -135,22 +150,36 @@ def _inspect_others(opened: "Checkpoint", pattern: str | None, figure: Path | No
 def plan(
     checkpoint: CheckpointArgument,
     resident: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stacks that stay in GPU memory.", show_default="all")
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            rich_help_panel=WHAT,
+            help="Number of stacks that stay in GPU memory.",
+            show_default="all",
+        ),
     ] = None,
     gpu_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of one GPU, such as 96GiB: what else fits.")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            rich_help_panel=WHAT,
+            help="Memory of one GPU, such as 96GiB. Shows what is left.",
+        ),
     ] = None,
-    tp: Annotated[int, typer.Option(min=1, metavar="N", help="GPUs that the stacks are divided among.")] = 1,
+    tp: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", rich_help_panel=WHAT, help="Number of GPUs that share the stacks."),
+    ] = 1,
     figure: FigureOption = None,
     all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Compare GPU memory: scales decoded when loading, or kept compressed and decoded before each product.
 
-    \b
     Examples:
-    csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --gpu-memory 96GiB --tp 2
-    csf-tool plan ~/models/Qwen3.8-Flash-Next-FP4-Local --resident 24 --figure memory.png
+    csf-tool plan Qwen-CSF --gpu-memory 96GiB --tp 2
+    csf-tool plan Qwen-CSF --resident 24 --figure memory.png
     """
     from csf_tool.checkpoint.problems import errors
     from csf_tool.look.plan import make_plan
@@ -162,7 +191,7 @@ def plan(
     try:
         memory = parse_size(gpu_memory) if gpu_memory else None
     except ValueError as error:
-        raise UsageError(f"--gpu-memory: {error}") from error
+        raise UsageError(f"--gpu-memory {gpu_memory}: {error}") from error
     opened = open_argument(checkpoint, all_shards=all_shards)
     found = make_plan(opened, resident, memory, tp)
     if figure:

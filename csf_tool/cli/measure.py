@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
-from csf_tool.cli.command import check_figure, guarded, open_argument, say, show
-from csf_tool.cli.options import FigureOption, JsonOption
+from csf_tool.cli.command import check_figure, guarded, open_argument, show
+from csf_tool.cli.help import WHAT
+from csf_tool.cli.options import DeviceOption, FigureOption, JsonOption
+from csf_tool.errors import EnvironmentFault, UsageError
 
 
 @guarded
@@ -16,38 +18,53 @@ def bench(
         typer.Option(
             "--checkpoint",  # typer 0.27 would call it --CHECKPOINT, after the metavar
             metavar="CHECKPOINT",
+            rich_help_panel=WHAT,
             help="Measure the first gated expert layer of a checkpoint, here or on the Hub.",
-            show_default="made-up streams of real geometries",
+            show_default="made-up streams of real shapes",
         ),
     ] = None,
-    device: Annotated[int, typer.Option(help="The GPU, by its number.")] = 0,
-    repeats: Annotated[int, typer.Option(min=3, help="Replays that the medians are of.")] = 20,
+    repeats: Annotated[
+        int, typer.Option(min=3, metavar="N", rich_help_panel=WHAT, help="Runs of which the median is taken.")
+    ] = 20,
     products: Annotated[
-        bool, typer.Option("--products/--no-products", help="Time matrix products with and without decoding first.")
+        bool,
+        typer.Option(
+            "--products/--no-products",
+            rich_help_panel=WHAT,
+            help="Time matrix products, too, with and without decoding first.",
+            show_default="yes",
+        ),
     ] = True,
+    device: DeviceOption = "auto",
     figure: FigureOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Time the GPU decode at real geometries, beside a streaming floor, every peer, and the matrix product after it.
 
-    \b
     Examples:
-    csf-tool bench --checkpoint ~/models/Qwen3.8-Flash-Next-FP4-Local --repeats 50
-    csf-tool bench --device 1 --no-products --json
+    csf-tool bench --checkpoint Qwen-CSF --repeats 50
+    csf-tool bench --device cuda:1 --no-products --json
     """
-    from csf_tool.devices import choose_cuda
+    from csf_tool.devices import choose_cuda, why_no_gpu
 
     check_figure(figure)
-    choose_cuda(f"cuda:{device}", "timing", say)
+    if device == "cpu":
+        raise UsageError("--device cpu: bench times a GPU: give cuda or cuda:N")
+    name = choose_cuda(device, "timing", lambda _: None)
+    if name is None:
+        raise EnvironmentFault(f"bench times a GPU: {why_no_gpu(device)}")
     import torch
 
     from csf_tool.bench.real_layer import load_layer
     from csf_tool.bench.run import BenchOptions, run_bench
     from csf_tool.report.bench import bench_json, bench_report
     from csf_tool.report.console import print_err
+    from csf_tool.report.volume import is_quiet
 
-    layer = load_layer(open_argument(checkpoint), torch.device("cuda", device)) if checkpoint else None
-    found = run_bench(BenchOptions(repeats=repeats, device=device, gemm=products, layer=layer), print_err)
+    index = int(name.partition(":")[2] or 0)
+    layer = load_layer(open_argument(checkpoint), torch.device("cuda", index)) if checkpoint else None
+    tell = (lambda _: None) if is_quiet() else print_err
+    found = run_bench(BenchOptions(repeats=repeats, device=index, gemm=products, layer=layer), tell)
     if figure:
         from csf_tool.report.figures import bench_figure, save
 
@@ -59,12 +76,12 @@ def bench(
 @guarded
 def demo(
     keep: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Leave the checkpoints in this new or empty folder.")
+        Path | None,
+        typer.Option(metavar="DIR", rich_help_panel=WHAT, help="Leave the checkpoints in this new or empty folder."),
     ] = None,
 ) -> int:
     """Make a small NVFP4 MoE checkpoint, compress it, and run the other commands on it.
 
-    \b
     Examples:
     csf-tool demo
     csf-tool demo --keep /tmp/csf-demo

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from csf_tool.choices import CrossCheck, IdentityBy
-from csf_tool.cli.command import check_new_file, guarded, open_argument, say, show
+from csf_tool.cli.command import check_new_file, detail, guarded, note, open_argument, say, show
+from csf_tool.cli.help import OUTPUT, SPEED, WHAT
 from csf_tool.cli.options import AllShardsOption, CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
 from csf_tool.errors import UsageError
 
 if TYPE_CHECKING:
     from csf_tool.disk.hashing import PublishedHash
+
+COMPARE = "Compare with"
+"""The title of verify's options that name something to compare with."""
 
 
 @guarded
@@ -21,50 +25,75 @@ def verify(
         str | None,
         typer.Option(
             metavar="DENSE",
-            help="A dense checkpoint, here or on the Hub, that every tensor, config and tokenizer must equal.",
+            rich_help_panel=COMPARE,
+            help="A dense checkpoint, here or on the Hub.",
         ),
     ] = None,
+    tensors_only: Annotated[
+        bool,
+        typer.Option(
+            "--tensors-only",
+            rich_help_panel=COMPARE,
+            help="With --against: only tensors, no config or tokenizer.",
+        ),
+    ] = False,
     hub: Annotated[
         str | None,
-        typer.Option(metavar="ORG/NAME[@REVISION]", help="Compare the files' hashes with those that the Hub lists."),
+        typer.Option(
+            metavar="ORG/NAME", rich_help_panel=COMPARE, help="Hashes that the Hub lists for ORG/NAME[@REVISION]."
+        ),
     ] = None,
-    tensors_only: Annotated[
-        bool, typer.Option("--tensors-only", help="With --against: do not compare config, tokenizer and metadata.")
-    ] = False,
-    all_tensors: Annotated[
-        bool, typer.Option("--all-tensors", help="On the Hub: fetch every tensor, not just the scales.")
-    ] = False,
-    device: DeviceOption = "auto",
-    cross_check: Annotated[
-        CrossCheck, typer.Option(help="Planes decoded on a GPU to be compared with the CPU's decode.")
-    ] = CrossCheck.ALL,
     manifest: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="SHA-256 of files as sha256sum or --save-hashes lists them: nobody published them.",
+            rich_help_panel=COMPARE,
+            help="Hashes by sha256sum or by --save-hashes.",
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Headers, and sizes by --manifest: seconds, but no data are read.")
+        bool,
+        typer.Option("--quick", rich_help_panel=WHAT, help="Headers, and sizes by --manifest: takes seconds."),
     ] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="SHARD", help="Read these shards alone (names or globs).")
+        list[str] | None,
+        typer.Option(
+            metavar="SHARD",
+            rich_help_panel=WHAT,
+            help="Read only this shard (name or glob; can be repeated).",
+        ),
     ] = None,
-    save_hashes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="If no check fails, list every file's SHA-256 in this new file.")
-    ] = None,
+    all_tensors: Annotated[
+        bool,
+        typer.Option("--all-tensors", rich_help_panel=WHAT, help="On the Hub: fetch every tensor, not just scales."),
+    ] = False,
+    all_shards: AllShardsOption = False,
+    device: DeviceOption = "auto",
+    cross_check: Annotated[
+        CrossCheck,
+        typer.Option(
+            metavar="|".join(CrossCheck),
+            rich_help_panel=SPEED,
+            help="Planes of a GPU to decode on the CPU, too.",
+        ),
+    ] = CrossCheck.ALL,
     jobs: JobsOption = None,
     drop_cache: CacheOption = None,
-    all_shards: AllShardsOption = False,
+    save_hashes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+            help="Write all SHA-256 here, if all checks pass.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Prove the decoded bytes, bit for bit, by every hash there is, and say what could not be proved.
+    """Prove the bytes by every hash there is, and say what could not be proved.
 
-    \b
     Examples:
-    csf-tool verify ~/models/DeepSeek-V4.1-Flash-lossless-CSF
-    csf-tool verify ~/models/Qwen3.8-Flash-Next-FP4-Local --against ~/models/Qwen3.8-Flash-Next-NVFP4
+    csf-tool verify Qwen-CSF
+    csf-tool verify Qwen-CSF --against Qwen-NVFP4
     """
     from csf_tool.checkpoint.hash_list import read_hash_list
     from csf_tool.checkpoint.page_cache import should_drop_cache
@@ -78,13 +107,15 @@ def verify(
 
     if quick and (against or only or save_hashes):
         raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
+    if tensors_only and not against:
+        raise UsageError("--tensors-only: compares with a checkpoint: give --against DENSE as well")
     if save_hashes and (only or save_hashes.exists()):
         raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
     if save_hashes:
         check_new_file("--save-hashes", save_hashes)
     opened = open_argument(checkpoint, all_shards=all_shards)
     reference = open_argument(against, all_shards=all_shards) if against else None
-    decoder = NumpyDecoder() if quick else make_decoder(device, cross_check, say)
+    decoder = NumpyDecoder() if quick else make_decoder(device, cross_check, note)
     options = VerifyOptions(
         jobs=jobs or default_jobs(),
         drop_cache=should_drop_cache(opened, drop_cache),
@@ -98,6 +129,8 @@ def verify(
     )
     with progress_bar() as progress:
         found = run(opened, reference, decoder, progress, options)
+    for file in sorted({*found.checked_files, *found.failed_files}):
+        detail(f"{file}: {'FAILED' if file in found.failed_files else 'OK'}")
     show(found, verify_json, verify_report, as_json)
     if save_hashes and found.hashes:
         save_hashes.write_text(found.hashes.render(), "utf-8")
@@ -117,10 +150,15 @@ def _listed_hashes(name: str) -> "list[PublishedHash]":
 def identity(
     checkpoint: CheckpointArgument,
     by: Annotated[
-        IdentityBy, typer.Option(help="What stands for a shard: its SHA-256, or (far weaker) its size.")
+        IdentityBy,
+        typer.Option(
+            metavar="|".join(IdentityBy),
+            rich_help_panel=WHAT,
+            help="What counts of each shard: its SHA-256, or (much weaker) its size.",
+        ),
     ] = IdentityBy.DIGESTS,
     compute_hashes: Annotated[
-        bool, typer.Option("--hash", help="Hash every shard instead of trusting records.")
+        bool, typer.Option("--hash", rich_help_panel=WHAT, help="Hash every shard instead of trusting records.")
     ] = False,
     all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
@@ -130,15 +168,15 @@ def identity(
     By digests, it takes the SHA-256 that the Hub, a Hub cache, `hf download`, SHA256SUMS or a container's manifest
     recorded; where there is none it asks for --hash, and never falls back to sizes by itself.
 
-    \b
     Examples:
-    csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local
-    csf-tool identity ~/models/Qwen3.8-Flash-Next-FP4-Local --hash --json
+    csf-tool identity Qwen-CSF
+    csf-tool identity Qwen-CSF --hash --json
     """
     from csf_tool.prove.identity import find_identity
     from csf_tool.report.console import print_err, print_json, print_out, print_problems
     from csf_tool.report.convert import identity_json
     from csf_tool.report.progress import progress_bar
+    from csf_tool.report.volume import is_quiet
 
     opened = open_argument(checkpoint, all_shards=all_shards)
     with progress_bar() as progress:
@@ -148,5 +186,6 @@ def identity(
         print_json(identity_json(found))
     else:
         print_out(f"{found.digest}  {found.basis.value}")
-        print_err(f"{found.scheme}, {found.basis.words}")
+        if not is_quiet():
+            print_err(f"{found.scheme}, {found.basis.words}")
     return 0

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
@@ -22,7 +22,12 @@ def spread(command: Callable[..., R]) -> Callable[..., R]:
             given[name] = group(**{field: given.pop(field) for field in fields[name] if field in given})
         return command(**given)
 
-    shown = [param.replace(kind=param.KEYWORD_ONLY) for param in flat.values()]
-    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    run.__annotations__ = {name: param.annotation for name, param in flat.items()}
+    declare(run, flat.values())
     return run
+
+
+def declare(command: Callable[..., object], parameters: Iterable[inspect.Parameter]) -> None:
+    """Declare the parameters that a command has for typer, whatever its code says."""
+    shown = [param.replace(kind=param.KEYWORD_ONLY) for param in parameters]
+    command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    command.__annotations__ = {param.name: param.annotation for param in shown}

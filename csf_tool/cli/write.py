@@ -6,9 +6,11 @@ import typer
 
 from csf_tool.choices import CompressTo, Target
 from csf_tool.cli.command import guarded, open_argument, show
+from csf_tool.cli.help import WHAT
 from csf_tool.cli.options import AllShardsOption, CheckpointArgument, DestinationArgument, DeviceOption, JsonOption
 from csf_tool.cli.spread import spread
 from csf_tool.cli.writing import OriginOptions, WritingOptions
+from csf_tool.errors import UsageError
 
 
 @guarded
@@ -21,12 +23,11 @@ def expand(
     how: WritingOptions,
     as_json: JsonOption = False,
 ) -> int:
-    """Write the ordinary dense checkpoint: the original bit for bit where its receipts allow.
+    """Write the ordinary dense checkpoint, every tensor bit for bit.
 
-    \b
     Examples:
-    csf-tool expand ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
-    csf-tool expand ~/models/Kimi-K3-MXFP4-CSF /data/Kimi-K3-MXFP4 --consume-source
+    csf-tool expand Qwen-CSF Qwen-NVFP4
+    csf-tool expand Kimi-CSF Kimi-MXFP4 --consume-source
     """
     from csf_tool.report.console import print_problems
     from csf_tool.report.expand import expand_json, expand_report
@@ -36,6 +37,7 @@ def expand(
         return 0
     with how.opened(checkpoint, destination) as w:
         done = run(w.source, w.destination, w.decoder(device), w.progress, w.options)
+        w.list_files(done)
     print_problems(done.excused)
     show(done, expand_json, expand_report, as_json)
     return 0
@@ -53,10 +55,9 @@ def finish(
 
     The last part does it by itself; this is for when that one was interrupted.
 
-    \b
     Examples:
-    csf-tool finish ~/models/Qwen3.8-Flash-Next-FP4-Local /data/Qwen3.8-Flash-Next-NVFP4
-    csf-tool finish ~/models/Kimi-K3-MXFP4-CSF /data/Kimi-K3-MXFP4 --json
+    csf-tool finish Qwen-CSF Qwen-NVFP4
+    csf-tool finish Kimi-CSF Kimi-MXFP4 --json
     """
     from csf_tool.coders.decoder import make_decoder
     from csf_tool.coders.encoder import make_encoder
@@ -87,35 +88,52 @@ def finish(
 @guarded
 @spread
 def compress(
-    dense: Annotated[
-        str, typer.Argument(metavar="DENSE", help="A dense NVFP4 or MXFP4 checkpoint, here or on the Hub.")
-    ],
+    dense: Annotated[str, typer.Argument(metavar="DENSE", help="Dense NVFP4 or MXFP4 checkpoint, here or on the Hub.")],
     destination: DestinationArgument,
     *,
     to: Annotated[
         CompressTo | None,
-        typer.Option(help="The layout to write.", show_default="the one whose readers find the planes"),
+        typer.Option(
+            metavar="|".join(CompressTo),
+            rich_help_panel=WHAT,
+            help="Layout to write.",
+            show_default="the one whose readers find the planes",
+        ),
     ] = None,
     include: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", help="Scales to compress, by tensor name.", show_default="routed experts"),
+        typer.Option(
+            metavar="GLOB",
+            rich_help_panel=WHAT,
+            help="Compress scales whose tensor name matches.",
+            show_default="routed experts",
+        ),
     ] = None,
-    exclude: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Scales to leave dense.")] = None,
-    keep_larger: Annotated[bool, typer.Option("--keep-larger", help="Compress planes that grow, too.")] = False,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", rich_help_panel=WHAT, help="Leave scales dense whose tensor name matches."),
+    ] = None,
+    keep_larger: Annotated[
+        bool, typer.Option("--keep-larger", rich_help_panel=WHAT, help="Compress planes that get larger, too.")
+    ] = False,
     allow_padded: Annotated[
-        bool, typer.Option("--allow-padded", help="Compress scales that may be padded or in tile order, byte by byte.")
+        bool,
+        typer.Option(
+            "--allow-padded",
+            rich_help_panel=WHAT,
+            help="Compress scales that may be padded or tiled, too.",
+        ),
     ] = False,
     origin: OriginOptions,
     device: DeviceOption = "auto",
     how: WritingOptions,
     as_json: JsonOption = False,
 ) -> int:
-    """Write a CSF checkpoint of a dense FP4 one: lossless, proven by decoding it again.
+    """Write a CSF checkpoint of a dense FP4 one, and decode it again as proof.
 
-    \b
     Examples:
-    csf-tool compress ~/models/Qwen3.8-Flash-Next-NVFP4 /data/Qwen3.8-Flash-Next-CSF
-    csf-tool compress ~/models/GLM-5.3-Flash-NVFP4 /data/GLM-5.3-Flash-CSF --to container --exclude '*.layers.45.*'
+    csf-tool compress Qwen-NVFP4 Qwen-CSF
+    csf-tool compress GLM-NVFP4 GLM-CSF --to container --exclude '*.layers.45.*'
     """
     from csf_tool.report.compress import compress_json, compress_report
     from csf_tool.write.compress import CompressOptions
@@ -127,11 +145,12 @@ def compress(
     what = CompressOptions(
         layout=to,
         rules=Rules(tuple(include or ()), tuple(exclude or ()), keep_larger, allow_padded),
-        origin=origin.stated(),
+        origin=origin.stated(to),
     )
     with how.opened(dense, destination) as w:
         encoder, decoder = w.encoder(device), w.decoder(device, lambda _: None)
         done = run(w.source, w.destination, what, encoder, decoder, w.progress, w.options)
+        w.list_files(done)
     show(done, compress_json, compress_report, as_json)
     return 0
 
@@ -142,10 +161,13 @@ def convert(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A CSF checkpoint, here or on the Hub.")],
     destination: DestinationArgument,
     *,
-    to: Annotated[Target, typer.Option(help="The layout to write.")],
-    link: Annotated[bool, typer.Option("--link", help="Hard-link unchanged shards instead of copying.")] = False,
+    to: Annotated[Target, typer.Option(metavar="|".join(Target), rich_help_panel=WHAT, help="Layout to write.")],
+    link: Annotated[
+        bool, typer.Option("--link", rich_help_panel=WHAT, help="Hard-link unchanged shards instead of copying.")
+    ] = False,
     checkpoint_root: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Serving: the container's path as the server sees it.")
+        str | None,
+        typer.Option(metavar="PATH", rich_help_panel=WHAT, help="For serving: the container's path on the server."),
     ] = None,
     origin: OriginOptions,
     how: WritingOptions,
@@ -153,10 +175,9 @@ def convert(
 ) -> int:
     """Move a CSF checkpoint between its layouts without decoding a plane.
 
-    \b
     Examples:
-    csf-tool convert ~/models/Qwen-CSF-container /data/Qwen-CSF --to hf --link
-    csf-tool convert ~/models/Qwen-CSF-container /data/Qwen-serving --to serving --checkpoint-root /models/csf
+    csf-tool convert Qwen-container Qwen-CSF --to hf --link
+    csf-tool convert Qwen-container Qwen-serving --to serving
     """
     from csf_tool.report.convert import convert_json, convert_report
     from csf_tool.write.convert import ConvertOptions
@@ -164,8 +185,11 @@ def convert(
 
     if how.was_complete(source, destination):
         return 0
-    what = ConvertOptions(checkpoint_root, origin.stated())
+    if checkpoint_root and to is not Target.SERVING:
+        raise UsageError(f"--checkpoint-root: is for --to serving, not for --to {to}")
+    what = ConvertOptions(checkpoint_root, origin.stated(to))
     with how.opened(source, destination, link=link) as w:
         done = run(w.source, w.destination, to, what, w.progress, w.options)
+        w.list_files(done)
     show(done, convert_json, convert_report, as_json)
     return 0

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from csf_tool.cli.command import open_argument, say
+from csf_tool.choices import Target
+from csf_tool.cli.command import detail, note, open_argument
+from csf_tool.cli.help import FILES, SPEED
 from csf_tool.cli.options import AllShardsOption, JobsOption, cache_option
 from csf_tool.errors import UsageError
 
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from csf_tool.coders.decoder import Decoder
     from csf_tool.coders.encoder import Encoder
     from csf_tool.progress import Progress
-    from csf_tool.write.run import WriteOptions
+    from csf_tool.write.run import WriteOptions, Written
+
+CONTAINER = "In a container's documents"
+"""The title of the options about where a container says that it is from."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Writing:
     progress: "Progress"
     cluster: str | None
 
-    def decoder(self, device: str, tell: Callable[[str], None] = say) -> "Decoder":
+    def decoder(self, device: str, tell: Callable[[str], None] = note) -> "Decoder":
         """The decoder for `--device`: here, or of the cluster's workers."""
         from csf_tool.coders.decoder import make_decoder
         from csf_tool.running.cluster import RemoteDecoder
@@ -44,7 +49,15 @@ class Writing:
         from csf_tool.coders.encoder import make_encoder
         from csf_tool.running.cluster import RemoteEncoder
 
-        return RemoteEncoder(device) if self.cluster else make_encoder(device, say)
+        return RemoteEncoder(device) if self.cluster else make_encoder(device, note)
+
+    def list_files(self, done: "Written") -> None:
+        """With `--verbose`, say what became of each shard."""
+        for name in done.shards:
+            was_there = name in done.resumed_shards or name in done.adopted_files
+            detail(f"{name}: {'linked' if name in done.linked else 'was there' if was_there else 'written'}")
+        for name in done.missing:
+            detail(f"{name}: not written yet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,39 +65,49 @@ class WritingOptions:
     """Options of every command that writes."""
 
     jobs: JobsOption = None
+    drop_cache: Annotated[bool | None, cache_option("by size")] = None
     shards: Annotated[
-        str | None, typer.Option("--shards", metavar="I/N", help="Do the I-th of N parts of the shards by itself.")
+        str | None,
+        typer.Option("--shards", metavar="I/N", rich_help_panel=SPEED, help="Do only the I-th of N parts, as 3/8."),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            rich_help_panel=SPEED,
+            help="Work on a Dask cluster, at tcp://HOST:PORT.",
+        ),
     ] = None
     recheck: Annotated[
-        bool, typer.Option("--recheck", help="Read shards that an interrupted run finished, and compare them.")
-    ] = False
-    drop_cache: Annotated[
-        bool | None, cache_option("large new files out; all of them when they are larger than half of memory")
-    ] = None
-    ignore_space: Annotated[
-        bool, typer.Option("--ignore-space", help="Begin even where the disk reports too little room.")
+        bool,
+        typer.Option("--recheck", rich_help_panel=FILES, help="Compare shards that an interrupted run finished."),
     ] = False
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Compare files that others put into DEST, and keep what is right.")
+        bool,
+        typer.Option("--adopt", rich_help_panel=FILES, help="Keep right files that others put into DEST."),
+    ] = False
+    ignore_space: Annotated[
+        bool,
+        typer.Option("--ignore-space", rich_help_panel=FILES, help="Begin even if the disk has too little room."),
     ] = False
     consume_source: Annotated[
         bool,
-        typer.Option("--consume-source", help="REMOVE each source shard once its replacement is written and proven."),
+        typer.Option(
+            "--consume-source", rich_help_panel=FILES, help="REMOVE each source shard once its copy is proven."
+        ),
     ] = False
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --consume-source.")] = False
-    cluster: Annotated[
-        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Run the shards on a Dask cluster.")
-    ] = None
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", rich_help_panel=FILES, help="Do not ask before --consume-source.")
+    ] = False
     all_shards: AllShardsOption = False
 
     def was_complete(self, argument: str, destination: Path) -> bool:
         """Whether a run with `--consume-source` had only its last source shards to remove, which are gone now."""
-        from csf_tool.report.console import print_err
         from csf_tool.write.consume import finish_removal
 
         if not (self.consume_source and finish_removal(Path(argument), destination)):
             return False
-        print_err(f"{destination} is complete already, and the shards of {argument} are gone")
+        note(f"{destination} is complete already, and the shards of {argument} are gone")
         return True
 
     @contextmanager
@@ -131,8 +154,12 @@ class WritingOptions:
             return
         question = f"Every shard of {source.label} will be removed once its replacement is proven. Go on?"
         if not sys.stdin.isatty():
-            raise UsageError(f"{question} Nobody can answer here: --yes says so beforehand")
-        if not typer.confirm(question, err=True):
+            raise UsageError(f"{question} Cannot ask without a terminal: add --yes to confirm")
+        try:
+            agreed = typer.confirm(question, err=True)
+        except typer.Abort:  # the end of the input
+            agreed = False
+        if not agreed:
             raise UsageError("nothing was done")
 
 
@@ -140,12 +167,27 @@ class WritingOptions:
 class OriginOptions:
     """What a container that is written states of its source."""
 
-    family: Annotated[str | None, typer.Option(help="Container: the model family to state.")] = None
-    source_model_id: Annotated[str | None, typer.Option(help="Container: the source repository to state.")] = None
-    source_revision: Annotated[str | None, typer.Option(help="Container: the source revision to state.")] = None
+    family: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel=CONTAINER, help="Model family to record.")
+    ] = None
+    source_model_id: Annotated[
+        str | None,
+        typer.Option(metavar="REPO", rich_help_panel=CONTAINER, help="Source repository to record."),
+    ] = None
+    source_revision: Annotated[
+        str | None,
+        typer.Option(metavar="REV", rich_help_panel=CONTAINER, help="Source revision to record."),
+    ] = None
 
-    def stated(self) -> "StatedOrigin":
-        """The origin to write into the container's documents."""
+    def stated(self, to: str | None) -> "StatedOrigin":
+        """The origin to write into the documents of a container.
+
+        Raises:
+            UsageError: the layout to write is another one, which has no such documents.
+        """
         from csf_tool.checkpoint.published import StatedOrigin
 
+        given = [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value is not None]
+        if given and to not in (None, Target.CONTAINER):
+            raise UsageError(f"{' and '.join(given)}: only a container records this, and --to {to} writes none")
         return StatedOrigin(self.family, self.source_model_id, self.source_revision)

@@ -134,6 +134,7 @@ class _Verification:
         self._conclude_reference()
         self._note_planes()
         self._note_uncovered()
+        self.result.checked_files = sorted(self._names | self._vouched | self._compared)
         if self._options.save_hashes and self.result.ok:
             self.result.hashes = hash_list(self._checkpoint, self._options.save_hashes, self._stored_digests)
         return self.result

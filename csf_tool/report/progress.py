@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from csf_tool import process
 from csf_tool.progress import Progress, Silent
+from csf_tool.report.volume import is_quiet
 
 if TYPE_CHECKING:
     from rich import progress as rich_progress
@@ -18,7 +19,7 @@ _DRAW_SECONDS = 0.1
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
     """A `Progress` that draws on stderr, or draws nothing where nobody watches."""
-    if not sys.stderr.isatty():
+    if is_quiet() or not sys.stderr.isatty():
         yield Silent()
         return
     from rich import progress as rich_progress  # costs time that runs without a terminal need not take

@@ -1,0 +1,152 @@
+"""Parsing what was typed: mistakes in one line of our own words, before typer finds them, and pages of our own."""
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, get_args
+
+import typer
+import typer.core
+
+from csf_tool.cli import help as pages
+from csf_tool.cli.command import say
+from csf_tool.errors import UsageError
+
+_ParserError: Any = typer.BadParameter.__mro__[2]
+"""The base of all errors of the parser, which has no public name in newer versions of typer."""
+
+
+class Command(typer.core.TyperCommand):
+    """A command whose mistaken arguments are explained in one line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what was typed; see typer.
+
+        Raises:
+            UsageError: it cannot be right.
+        """
+        if not ctx.resilient_parsing:  # which is completion, whose words may be empty or half
+            _check(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the page of this command; see typer."""
+        formatter.write(pages.command_page(self, ctx.command_path))
+
+
+class Commands(typer.core.TyperGroup):
+    """All commands together, with `help COMMAND`."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command that was typed, and end the process; see typer."""
+        try:
+            code = super().main(*args, **extra | {"standalone_mode": False})
+        except UsageError as error:
+            say(str(error))
+            code = error.exit_code
+        except _ParserError as error:
+            say(error.format_message())
+            code = error.exit_code
+        sys.exit(code)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what was typed; see typer.
+
+        Raises:
+            UsageError: it cannot be right.
+        """
+        if not ctx.resilient_parsing:
+            args = [*args[1:], "--help"] if args[:1] == ["help"] else args
+            given, command = _parse(self, ctx, args)
+            if not command and not any(isinstance(value, bool | str) for value in given.values()):
+                typer.echo(ctx.get_help(), err=True)
+                raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is named; see typer.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            raise UsageError(
+                f"{args[0]}: no such command{_near(args[0], self.commands, '(csf-tool --help lists all)')}"
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the page of all commands; see typer."""
+        formatter.write(pages.overview(self, ctx.command_path))
+
+
+def _parse(command: Any, ctx: Any, args: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The text that was typed for each parameter, and what is left over."""
+    try:
+        given, extra, _ = command.make_parser(ctx).parse_args(args=list(args))
+    except _ParserError as error:
+        raise UsageError(_option_mistake(command, error)) from error
+    return given, extra
+
+
+def _option_mistake(command: Any, error: Any) -> str:
+    """The mistake in the option that the parser stopped at."""
+    options = {
+        name: p for p in command.params if p.param_type_name == "option" for name in (*p.opts, *p.secondary_opts)
+    }
+    name = getattr(error, "option_name", None)
+    if name is None:
+        return str(error.format_message())
+    if name not in options:
+        return f"{name}: {command.name} has no such option{_near(name, [*options, '--help'])}"
+    return f"{name}: takes no value" if options[name].is_flag else f"{name}: needs a value ({options[name].metavar})"
+
+
+def _check(command: Any, ctx: Any, args: list[str]) -> None:
+    """Refuse arguments that typer would refuse, and empty ones: `"$UNSET"` is not the working folder."""
+    given, extra = _parse(command, ctx, args)
+    if given.get("help"):
+        return
+    for param in command.params:
+        found = given.get(param.name)
+        for value in found if isinstance(found, list | tuple) else [found]:
+            if isinstance(value, str):
+                _check_value(command, param, value)
+    arguments = [p.metavar for p in command.params if p.param_type_name == "argument"]
+    if extra:
+        more = f" (and {len(extra) - 1} more)" if len(extra) > 1 else ""
+        takes = _listed(arguments, "and") if arguments else "none"
+        raise UsageError(f"{extra[0]}{more}: one argument too many: {command.name} takes {takes}")
+    if missing := [p for p in command.params if p.required and not isinstance(given.get(p.name), str)]:
+        names = _listed([pages.name_of(p) for p in missing], "and")
+        raise UsageError(f"{command.name} needs {names}: {pages.usage(command, ctx.command_path)}")
+
+
+def _check_value(command: Any, param: Any, value: str) -> None:
+    """Refuse a value that is empty, no number where one is asked for, or none of those to choose from."""
+    shown = param.metavar if param.param_type_name == "argument" else max(param.opts, key=len)
+    if not value.strip():
+        raise UsageError(f"{shown}: is empty (a variable that is not set?)")
+    annotation, declared = get_args(
+        inspect.signature(command.callback, eval_str=True).parameters[param.name].annotation
+    )
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+    if int in kinds and not (re.fullmatch(r"\d{1,9}", value, re.ASCII) and int(value) >= declared.min):
+        raise UsageError(f"{shown} {value}: give a whole number from {declared.min} on")
+    for kind in kinds:
+        choices = [choice.value for choice in kind] if issubclass(kind, Enum) else [value]
+        if value not in choices:
+            raise UsageError(f"{shown} {value}: give {_listed(choices, 'or')}{_near(value.lower(), choices)}")
+
+
+def _listed(words: list[str], last: str) -> str:
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _near(typed: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A suggestion, where something known is near to what was typed."""
+    found = difflib.get_close_matches(typed, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else f" {otherwise}".rstrip()

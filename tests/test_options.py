@@ -1,0 +1,156 @@
+"""Mistaken options: one line of our own words each, before anything is read; and the options by convention."""
+
+from collections.abc import Callable
+from enum import Enum
+from inspect import signature
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner, Result
+
+from csf_tool.cli import app
+from tests.commands import says
+
+COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+NEEDED = {"expand": ["a", "b"], "finish": ["a", "b"], "compress": ["a", "b"], "convert": ["a", "b", "--to", "hf"]}
+
+Sample = Callable[[str], Path]
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+def mistake(*words: object) -> str:
+    """What is said of a mistaken command: one line."""
+    result = run(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("csf-tool: ")
+    return result.stderr.removeprefix("csf-tool: ").rstrip("\n")
+
+
+def needed(name: str) -> list[str]:
+    return NEEDED.get(name, [] if name in ("bench", "demo") else ["a"])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_refuses_what_it_cannot_be(name: str) -> None:
+    declared = signature(COMMANDS[name].callback, eval_str=True).parameters
+    for param in COMMANDS[name].params:
+        if param.param_type_name == "argument":
+            continue
+        option = max(param.opts, key=len)
+        assert mistake(name, option[:-1] + "q", *needed(name)).startswith(f"{option[:-1]}q: {name} has no such option")
+        if param.is_flag:
+            assert mistake(name, f"{option}=yes", *needed(name)) == f"{option}: takes no value"
+            continue
+        assert param.metavar
+        assert mistake(name, *needed(name), option) == f"{option}: needs a value ({param.metavar})"
+        assert mistake(name, *needed(name), option, " ") == f"{option}: is empty (a variable that is not set?)"
+        annotation = get_args(declared[param.name].annotation)[0]
+        for kind in (annotation, *get_args(annotation)):
+            if kind is int:
+                for wrong in ("x", "0", "1.5", "1_0", "9" * 5000, "²"):
+                    assert mistake(name, *needed(name), f"{option}={wrong}").startswith(
+                        f"{option} {wrong}: give a whole"
+                    )
+            elif isinstance(kind, type) and issubclass(kind, Enum):
+                near = next(iter(kind)).value
+                said = mistake(name, *needed(name), option, near + "s")
+                assert said.endswith(f"; did you mean {near}?")
+                assert all(choice.value in said for choice in kind)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_arguments_that_are_missing_or_too_many(name: str) -> None:
+    most = [*needed(name), "PLANE"] if name == "inspect" else needed(name)
+    assert mistake(name, *most, "more").startswith(f"more: one argument too many: {name} takes ")
+    assert mistake(name, *most, "more", "and", "more").startswith("more (and 2 more): one argument too many")
+    for n in range(len(needed(name)[:2])):
+        assert mistake(name, *needed(name)[:n]).startswith(f"{name} needs ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sats", "x"], "sats: no such command; did you mean stats?"),
+        (["qqq"], "qqq: no such command (csf-tool --help lists all)"),
+        (["--verson"], "--verson: csf-tool has no such option; did you mean --version?"),
+        (["verify", "x", "--aginst", "y"], "--aginst: verify has no such option; did you mean --against?"),
+        (["verify", "x", "-x"], "-x: verify has no such option"),
+        (["convert"], "convert needs SRC, DEST and --to hf|container|serving: "),
+        (["stats", ""], "CHECKPOINT: is empty (a variable that is not set?)"),
+        (["stats", "x", "-q", "-v"], "--quiet and --verbose: give one of them"),
+        (["verify", "x", "--tensors-only"], "--tensors-only: compares with a checkpoint: give --against DENSE as well"),
+        (["plan", "x", "--gpu-memory", "96"], "--gpu-memory 96: needs a unit; did you mean 96GiB?"),
+        (["plan", "x", "--gpu-memory", "much"], "--gpu-memory much: is not a size, such as 96GiB"),
+        (["bench", "--device", "cpu"], "--device cpu: bench times a GPU: give cuda or cuda:N"),
+        (["compress", "a", "b", "--to", "hf", "--family", "x"], "--family: only a container records this"),
+        (["convert", "a", "b", "--to", "hf", "--checkpoint-root", "x"], "--checkpoint-root: is for --to serving"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_by_name(words: list[str], said: str) -> None:
+    assert mistake(*words).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("device", "meant"), [("1", "cuda:1"), ("cuda1", "cuda:1"), ("gpu", "cuda"), ("GPU:0", "cuda:0")]
+)
+@pytest.mark.parametrize("command", ["bench", "verify", "expand", "compress"])
+def test_a_device_is_the_same_everywhere(sample: Sample, tmp_path: Path, command: str, device: str, meant: str) -> None:
+    source = sample("nvfp4-dense" if command == "compress" else "nvfp4-csf-hf")
+    arguments = [] if command == "bench" else [source] if command == "verify" else [source, tmp_path / "out"]
+    wanted = f"--device {device}: give auto, cpu, cuda or cuda:N; did you mean {meant}?"
+    assert mistake(command, *arguments, "--device", device) == wanted
+
+
+def test_options_for_one_plane_need_one(sample: Sample) -> None:
+    source, one = sample("nvfp4-csf-hf"), "*.layers.1.*.2.gate_proj"
+    assert mistake("inspect", source, "--values").startswith("--values: needs one PLANE, and 36 are meant")
+    assert mistake("inspect", source, "*.layers.1.*", "--values").startswith("--values: needs one PLANE")
+    assert mistake("inspect", source, one, "--top", 3).startswith("--top: ")
+    assert run("inspect", source, one, "--values").exit_code == 0
+    assert run("inspect", source, "--top", 3).exit_code == 0
+
+
+def test_short_options_are_those_that_one_expects(sample: Sample) -> None:
+    assert run("-V").stdout == run("--version").stdout
+    for name, command in COMMANDS.items():
+        short = {option for param in command.params for option in param.opts if not option.startswith("--")}
+        assert {"-q", "-v"} <= short, name
+        assert ("-y" in short) == any("--yes" in param.opts for param in command.params), name
+        assert ("-j" in short) == any("--jobs" in param.opts for param in command.params), name
+
+
+def test_quiet_leaves_the_result_alone(sample: Sample) -> None:
+    words = ["identity", sample("nvfp4-csf-hf"), "--by", "sizes"]
+    usual, quiet = run(*words), run(*words, "-q")
+    assert usual.stdout == quiet.stdout
+    assert usual.stderr
+    assert quiet.stderr == ""
+    assert run(*words).stderr == usual.stderr  # it is for one command alone
+
+
+def test_quiet_hides_no_fault(copied: Callable[..., Path]) -> None:
+    folder = copied("nvfp4-csf-hf")
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    assert run("stats", folder, "-q").stderr == run("stats", folder).stderr != ""
+    assert "no such file" in run("stats", folder / "nothing", "-q").stderr
+
+
+def test_verbose_names_every_file(sample: Sample, copied: Callable[..., Path], tmp_path: Path) -> None:
+    good = run("verify", sample("nvfp4-csf-hf"), "--device", "cpu", "-v")
+    assert good.stderr.count(": OK\n") == 3
+    folder = copied("mxfp4-csf-container")
+    shard = folder / "tensors/model-00001-of-00002.safetensors"
+    raw = bytearray(shard.read_bytes())
+    raw[-1] ^= 1
+    shard.write_bytes(raw)
+    bad = run("verify", folder, "--device", "cpu", "-v")
+    says(bad, f"{shard.name}: FAILED", "model-00002-of-00002.safetensors: OK")
+    written = run("expand", sample("nvfp4-csf-hf"), tmp_path / "out", "--device", "cpu", "-v")
+    assert written.stderr.count(": written\n") == 3
