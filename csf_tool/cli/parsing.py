@@ -41,7 +41,9 @@ class Commands(typer.core.TyperGroup):
     """All commands together, with `help COMMAND`."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command that was typed, and end the process; see typer."""
+        """Run the command that was typed, and end the process unless `standalone_mode` is false; see typer."""
+        if not extra.get("standalone_mode", True):
+            return super().main(*args, **extra)
         try:
             code = super().main(*args, **extra | {"standalone_mode": False})
         except UsageError as error:
@@ -108,7 +110,7 @@ def _option_mistake(command: Any, error: Any) -> str:
 def _check(command: Any, ctx: Any, args: list[str]) -> None:
     """Refuse arguments that typer would refuse, and empty ones: `"$UNSET"` is not the working folder."""
     given, extra = _parse(command, ctx, args)
-    if given.get("help"):
+    if given.get(command.get_help_option(ctx).name):
         return
     for param in command.params:
         found = given.get(param.name)

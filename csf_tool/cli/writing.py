@@ -52,7 +52,7 @@ class Writing:
         return RemoteEncoder(device) if self.cluster else make_encoder(device, note)
 
     def list_files(self, done: "Written") -> None:
-        """With `--verbose`, say what became of each shard."""
+        """Say what became of each shard, if `--verbose` asks for it."""
         for name in done.shards:
             was_there = name in done.resumed_shards or name in done.adopted_files
             detail(f"{name}: {'linked' if name in done.linked else 'was there' if was_there else 'written'}")
@@ -165,7 +165,7 @@ class WritingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OriginOptions:
-    """What a container that is written states of its source."""
+    """Options about the source that a container is said to be made of."""
 
     family: Annotated[
         str | None, typer.Option(metavar="NAME", rich_help_panel=CONTAINER, help="Model family to record.")
