@@ -38,7 +38,7 @@ def test_every_option_is_there_whole_with_its_text(name: str, columns: int, monk
     words = " ".join(" ".join(lines).split())
     for param in COMMANDS[name].params:
         assert f"  {pages.name_of(param)}" in "\n".join(lines)
-        assert param.help in words
+        assert pages.declared(COMMANDS[name])[param.name][1].help in words
     examples = pages.parts_of(COMMANDS[name].help)[2]
     assert [line for line in lines if len(line) > columns and line.strip() not in examples] == []
 

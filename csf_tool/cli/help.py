@@ -4,11 +4,12 @@ They go by what every version of typer keeps of a parameter, and not by typer's 
 to the text, and cut the names of options at 60.
 """
 
+import inspect
 import shutil
 import textwrap
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, get_args
 
 WHAT, SPEED, FILES, OUTPUT = "What", "Speed", "Source and destination", "Output"
 """Titles that groups of options have in several commands."""
@@ -62,9 +63,10 @@ def usage(command: Any, path: str) -> str:
 def groups_of(command: Any) -> Groups:
     """The arguments and options of a command, and at last the help itself."""
     found: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+    known = declared(command)
     for param in command.params:
         title = "Arguments" if param.param_type_name == "argument" else param.rich_help_panel or OUTPUT
-        found.setdefault(title, []).append((name_of(param), _text(param)))
+        found.setdefault(title, []).append((name_of(param), _text(param, known.get(param.name))))
     found.setdefault(OUTPUT, []).append(("-h, --help", "Show this help."))
     return {title: found[title] for title in sorted(found, key=_rank) if found[title]}
 
@@ -81,14 +83,21 @@ def name_of(param: Any) -> str:
     return names if param.is_flag else f"{names} {param.metavar}"
 
 
-def _text(param: Any) -> str:
+def declared(command: Any) -> dict[str, tuple[Any, Any]]:
+    """The type and the declaration of each parameter of a command, by name."""
+    parameters = inspect.signature(command.callback, eval_str=True).parameters
+    return {name: get_args(parameter.annotation) for name, parameter in parameters.items()}
+
+
+def _text(param: Any, known: tuple[Any, Any] | None) -> str:
     """The text of a parameter, with its default in brackets."""
     default = param.default.value if isinstance(param.default, Enum) else param.default
     if isinstance(param.show_default, str):
         default = param.show_default
     elif not param.show_default or isinstance(default, bool) or not isinstance(default, int | str):
         default = None
-    return param.help if default is None else f"{param.help} [default: {default}]"
+    text = param.help or (known[1].help if known else "")  # typer 0.19 loses that of arguments
+    return text if default is None else f"{text} [default: {default}]"
 
 
 def _width() -> int:

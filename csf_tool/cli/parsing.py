@@ -1,7 +1,6 @@
 """Parsing what was typed: mistakes in one line of our own words, before typer finds them, and pages of our own."""
 
 import difflib
-import inspect
 import re
 import sys
 from collections.abc import Iterable
@@ -132,9 +131,7 @@ def _check_value(command: Any, param: Any, value: str) -> None:
     shown = param.metavar if param.param_type_name == "argument" else max(param.opts, key=len)
     if not value.strip():
         raise UsageError(f"{shown}: is empty (a variable that is not set?)")
-    annotation, declared = get_args(
-        inspect.signature(command.callback, eval_str=True).parameters[param.name].annotation
-    )
+    annotation, declared = pages.declared(command)[param.name]
     kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
     if int in kinds and not (re.fullmatch(r"\d{1,9}", value, re.ASCII) and int(value) >= declared.min):
         raise UsageError(f"{shown} {value}: give a whole number from {declared.min} on")
