@@ -53,7 +53,7 @@ def cache_option(unasked: str) -> Any:
     return typer.Option(
         "--drop-cache/--keep-cache",
         rich_help_panel=SPEED,
-        help="Leave no files in the page cache, or do.",
+        help="Do not fill the page cache, or do so.",
         show_default=unasked,
     )
 

@@ -84,7 +84,7 @@ def verify(
         typer.Option(
             metavar="FILE",
             rich_help_panel=OUTPUT,
-            help="Write all SHA-256 here, if all checks pass.",
+            help="Write a SHA-256 list here, if all checks pass.",
         ),
     ] = None,
     as_json: JsonOption = False,
