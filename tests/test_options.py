@@ -4,6 +4,7 @@ from collections.abc import Callable
 from enum import Enum
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -36,6 +37,7 @@ def needed(name: str) -> list[str]:
     return NEEDED.get(name, [] if name in ("bench", "demo") else ["a"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_refuses_what_it_cannot_be(name: str) -> None:
     declared = signature(COMMANDS[name].callback, eval_str=True).parameters
@@ -154,3 +156,17 @@ def test_verbose_names_every_file(sample: Sample, copied: Callable[..., Path], t
     says(bad, f"{shard.name}: FAILED", "model-00002-of-00002.safetensors: OK")
     written = run("expand", sample("nvfp4-csf-hf"), tmp_path / "out", "--device", "cpu", "-v")
     assert written.stderr.count(": written\n") == 3
+
+
+@pytest.mark.parametrize("answer", ["", "n\n"], ids=["end of input", "no"])
+def test_no_answer_is_a_no(
+    copied: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("csf_tool.cli.writing.sys", terminal)
+    source = copied("nvfp4-csf-hf")
+    words = ["expand", str(source), str(tmp_path / "out"), "--consume-source", "--device", "cpu"]
+    result = CliRunner().invoke(app, words, input=answer)
+    assert result.exit_code == 2
+    assert result.stderr.endswith("csf-tool: nothing was done\n")
+    assert len(list(source.glob("*.safetensors"))) == 3
