@@ -65,8 +65,8 @@ def test_ranks_beside_an_index_are_left_aside(tmp_path: Path) -> None:
         write_shard(root / f"rank{i}.safetensors", COMMON)
     result = run("stats", root)
     assert result.exit_code == 0
-    [line] = [line for line in result.output.splitlines() if "left aside" in line]
-    assert all(f"rank{i}.safetensors" in line for i in range(2))
+    lines = [line for line in result.output.splitlines() if "left aside" in line]
+    assert [f"rank{i}.safetensors" in line for i, line in enumerate(lines)] == [True, True]
 
 
 def test_all_shards_takes_ranks_for_shards(tmp_path: Path) -> None:
