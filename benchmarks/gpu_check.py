@@ -36,9 +36,10 @@ from csf_tool.bench.workloads import WORKLOADS, Workload, make_scales, make_stre
 from csf_tool.codec import reference
 from csf_tool.codec.formats import MAX_ELEMENTS, MXFP4, NVFP4, POSITION_BITS
 from csf_tool.codec.tiles import swizzle
+from csf_tool.documents.bench import bench_document
 from csf_tool.gpu.scales import DenseLayout
 from csf_tool.gpu.streams import CsfStreams
-from csf_tool.report.bench import bench_json, bench_report
+from csf_tool.report.bench import bench_report
 from csf_tool.report.console import print_out
 
 DEVICE = torch.device("cuda")
@@ -318,7 +319,7 @@ def main() -> None:
     if not options.no_bench:
         result = run_bench(BenchOptions())
         if options.json:
-            options.json.write_text(json.dumps(bench_json(result), indent=1))
+            options.json.write_text(json.dumps(bench_document(result), indent=1))
         print_out(*bench_report(result))
 
 

@@ -22,6 +22,7 @@ LAYERS = [
     {"loading", "prove", "write"},
     {"look"},
     {"bench"},
+    {"documents"},
     {"report"},
     {"demo"},
     {"cli"},

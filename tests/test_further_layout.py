@@ -26,9 +26,9 @@ from csf_tool.coders.encoder import NumpyEncoder
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.json_files import load_json, render_json
+from csf_tool.documents.written import compress_document
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Silent
-from csf_tool.report.compress import compress_json
 from csf_tool.write.compress import CompressOptions, compress
 from csf_tool.write.journal import Record
 from csf_tool.write.output import Output
@@ -133,7 +133,7 @@ def shelf(sample: Sample, tmp_path: Path) -> Path:
     done = compress(
         open_checkpoint(sample("nvfp4-dense")), tmp_path / "shelf", options, NumpyEncoder(), NumpyDecoder(), Silent()
     )
-    assert compress_json(done)["layout"] == "shelf"
+    assert compress_document(done)["layout"] == "shelf"
     return tmp_path / "shelf"
 
 

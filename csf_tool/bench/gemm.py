@@ -90,6 +90,11 @@ class GemmResult:
     bytes_read: int
     """Weights and dense scales that the product reads."""
 
+    @property
+    def bytes_per_s(self) -> float:
+        """The same a second, with dense scales."""
+        return self.bytes_read / self.flushed.dense.median_us * 1e6
+
 
 class _Layer:
     """Weights, streams and dense scales of a stack, and the workspace that it is decoded into."""

@@ -77,6 +77,15 @@ class CaseResult:
     measures: list[Measure]
     """The ways to decode; the first is the whole stack, row-major."""
 
+    @property
+    def floor_bytes_per_s(self) -> float:
+        """Bytes that streaming reads and writes a second."""
+        return (self.compressed_bytes + self.workload.dense_bytes) / self.floor.flushed.median_us * 1e6
+
+    def of_floor(self, measure: Measure) -> float | None:
+        """Ratio to the floor, for measures that move as many bytes as the floor does."""
+        return round(measure.flushed.median_us / self.floor.flushed.median_us, 4) if measure.moves_all else None
+
 
 @dataclass(frozen=True, slots=True)
 class EncodeResult:

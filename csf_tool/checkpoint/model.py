@@ -191,9 +191,19 @@ class Plane(NamedTuple):
         return self.fixed_bytes + self.exception_bytes
 
     @property
+    def saved_bytes(self) -> int:
+        """Bytes that compression saves; negative where it costs."""
+        return self.dense_bytes - self.csf_bytes
+
+    @property
     def exception_count(self) -> int:
         """Exceptions in the list."""
         return self.exception_bytes // EXCEPTION_BYTES
+
+    @property
+    def exception_share(self) -> float:
+        """Exceptions as a part of the scales."""
+        return self.exception_count / self.dense_bytes
 
 
 class DensePlane(NamedTuple):

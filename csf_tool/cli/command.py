@@ -5,7 +5,7 @@ import functools
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -114,7 +114,10 @@ def open_argument(argument: str, *, all_shards: bool = False) -> "Checkpoint":
 
 
 def show(
-    result: R, document: Callable[[R], dict[str, Any]], report: Callable[[R], list["RenderableType"]], as_json: bool
+    result: R,
+    document: Callable[[R], Mapping[str, object]],
+    report: Callable[[R], list["RenderableType"]],
+    as_json: bool,
 ) -> None:
     """Print a result: as one JSON document, or as lines and tables."""
     from csf_tool.report.console import print_json, print_out

@@ -39,9 +39,10 @@ def stats(
     csf-tool stats Qwen-CSF --by layer --figure scales.svg
     """
     from csf_tool.checkpoint.problems import errors
+    from csf_tool.documents.stats import stats_document
     from csf_tool.look.stats import collect_stats
     from csf_tool.report.console import print_problems
-    from csf_tool.report.stats import stats_json, stats_report
+    from csf_tool.report.stats import stats_report
     from csf_tool.text import size
 
     check_figure(figure)
@@ -60,7 +61,7 @@ def stats(
         with progress_bar() as progress:
             found.scale_bytes = count_scale_bytes(opened, make_decoder("auto"), progress, default_jobs())
         found.problems = found.problems + found.scale_bytes.problems
-    show(found, stats_json, lambda found: stats_report(found, by), as_json)
+    show(found, stats_document, lambda found: stats_report(found, by), as_json)
     if opened.hub and opened.is_remote:
         note(f"{opened.label}: read from the Hub: {size(opened.hub.bytes_by_range)} of its shards' headers")
     print_problems(found.problems, "--json")
@@ -100,9 +101,10 @@ def inspect(
     csf-tool inspect Qwen-CSF '*.layers.3.*.17.gate_proj' --values
     """
     from csf_tool.checkpoint.model import Plane
+    from csf_tool.documents.inspection import plane_document, planes_document
     from csf_tool.look.inspection import choose_planes, inspect_plane
     from csf_tool.report.console import print_problems
-    from csf_tool.report.inspection import plane_json, plane_report, ranking_json, ranking_report
+    from csf_tool.report.inspection import plane_report, ranking_report
 
     check_figure(figure)
     opened = open_argument(checkpoint, all_shards=all_shards)
@@ -122,27 +124,28 @@ def inspect(
             from csf_tool.report.figures import plane_figure, save
 
             save(plane_figure(found, checkpoint), figure)
-        show(found, plane_json, lambda found: plane_report(found, values=values), as_json)
+        show(found, plane_document, lambda found: plane_report(found, values=values), as_json)
         return 1 if found.faults else 0
     compressed = [p for p in chosen if isinstance(p, Plane)]
     if not compressed:
         raise UsageError(f"{checkpoint}: {len(chosen)} dense planes: headers cannot rank these, name one of them")
-    show(compressed, ranking_json, lambda planes: ranking_report(planes, top or 10), as_json)
+    show(compressed, planes_document, lambda planes: ranking_report(planes, top or 10), as_json)
     return 0
 
 
 def _inspect_others(opened: "Checkpoint", pattern: str | None, as_json: bool) -> int:
     """Look into one scale that is no plane, or list their kinds."""
     from csf_tool.checkpoint.other_scales import grouped
+    from csf_tool.documents.other_scales import scale_document, scales_document
     from csf_tool.look.scale_inspection import choose_scales, inspect_scale
-    from csf_tool.report.other_scales import choice_json, groups_report
-    from csf_tool.report.scale_inspection import scale_json, scale_report
+    from csf_tool.report.other_scales import groups_report
+    from csf_tool.report.scale_inspection import scale_report
 
     chosen = choose_scales(opened, pattern)
     if len(chosen) == 1:
-        show(inspect_scale(chosen[0]), scale_json, scale_report, as_json)
+        show(inspect_scale(chosen[0]), scale_document, scale_report, as_json)
     else:
-        show(grouped(chosen), choice_json, groups_report, as_json)
+        show(grouped(chosen), scales_document, groups_report, as_json)
     return 0
 
 
@@ -182,9 +185,10 @@ def plan(
     csf-tool plan Qwen-CSF --resident 24 --figure memory.png
     """
     from csf_tool.checkpoint.problems import errors
+    from csf_tool.documents.plan import plan_document
     from csf_tool.look.plan import make_plan
     from csf_tool.report.console import print_problems
-    from csf_tool.report.plan import plan_json, plan_report
+    from csf_tool.report.plan import plan_report
     from csf_tool.text import parse_size
 
     check_figure(figure)
@@ -198,6 +202,6 @@ def plan(
         from csf_tool.report.figures import plan_figure, save
 
         save(plan_figure(found), figure)
-    show(found, plan_json, plan_report, as_json)
+    show(found, plan_document, plan_report, as_json)
     print_problems(opened.problems)
     return 1 if errors(opened.problems) else 0

@@ -57,7 +57,8 @@ def bench(
 
     from csf_tool.bench.real_layer import load_layer
     from csf_tool.bench.run import BenchOptions, run_bench
-    from csf_tool.report.bench import bench_json, bench_report
+    from csf_tool.documents.bench import bench_document
+    from csf_tool.report.bench import bench_report
     from csf_tool.report.console import print_err
     from csf_tool.report.volume import is_quiet
 
@@ -69,7 +70,7 @@ def bench(
         from csf_tool.report.figures import bench_figure, save
 
         save(bench_figure(found), figure)
-    show(found, bench_json, bench_report, as_json)
+    show(found, bench_document, bench_report, as_json)
     return 0
 
 

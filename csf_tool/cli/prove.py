@@ -99,10 +99,11 @@ def verify(
     from csf_tool.checkpoint.page_cache import should_drop_cache
     from csf_tool.checkpoint.published import place_of
     from csf_tool.coders.decoder import NumpyDecoder, make_decoder
+    from csf_tool.documents.verify import verify_document
     from csf_tool.prove.verify import VerifyOptions
     from csf_tool.prove.verify import verify as run
     from csf_tool.report.progress import progress_bar
-    from csf_tool.report.verify import verify_json, verify_report
+    from csf_tool.report.verify import verify_report
     from csf_tool.running.jobs import default_jobs
 
     if quick and (against or only or save_hashes):
@@ -131,7 +132,7 @@ def verify(
         found = run(opened, reference, decoder, progress, options)
     for file in sorted({*found.checked_files, *found.failed_files}):
         detail(f"{file}: {'FAILED' if file in found.failed_files else 'OK'}")
-    show(found, verify_json, verify_report, as_json)
+    show(found, verify_document, verify_report, as_json)
     if save_hashes and found.hashes:
         save_hashes.write_text(found.hashes.render(), "utf-8")
     elif save_hashes:
@@ -172,9 +173,9 @@ def identity(
     csf-tool identity Qwen-CSF
     csf-tool identity Qwen-CSF --hash --json
     """
+    from csf_tool.documents.identity import identity_document
     from csf_tool.prove.identity import find_identity
     from csf_tool.report.console import print_err, print_json, print_out, print_problems
-    from csf_tool.report.convert import identity_json
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.volume import is_quiet
 
@@ -183,7 +184,7 @@ def identity(
         found = find_identity(opened, by, progress, compute_hashes=compute_hashes)
     print_problems(found.problems, "--json")
     if as_json:
-        print_json(identity_json(found))
+        print_json(identity_document(found))
     else:
         print_out(f"{found.digest}  {found.basis.value}")
         if not is_quiet():

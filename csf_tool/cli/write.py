@@ -29,8 +29,9 @@ def expand(
     csf-tool expand Qwen-CSF Qwen-NVFP4
     csf-tool expand Kimi-CSF Kimi-MXFP4 --consume-source
     """
+    from csf_tool.documents.written import expand_document
     from csf_tool.report.console import print_problems
-    from csf_tool.report.expand import expand_json, expand_report
+    from csf_tool.report.expand import expand_report
     from csf_tool.write.expand import expand as run
 
     if how.was_complete(checkpoint, destination):
@@ -39,7 +40,7 @@ def expand(
         done = run(w.source, w.destination, w.decoder(device), w.progress, w.options)
         w.list_files(done)
     print_problems(done.excused)
-    show(done, expand_json, expand_report, as_json)
+    show(done, expand_document, expand_report, as_json)
     return 0
 
 
@@ -61,11 +62,12 @@ def finish(
     """
     from csf_tool.coders.decoder import make_decoder
     from csf_tool.coders.encoder import make_encoder
+    from csf_tool.documents.written import compress_document, convert_document, expand_document
     from csf_tool.errors import EnvironmentFault
     from csf_tool.progress import Silent
-    from csf_tool.report.compress import compress_json, compress_report
-    from csf_tool.report.convert import convert_json, convert_report
-    from csf_tool.report.expand import expand_json, expand_report
+    from csf_tool.report.compress import compress_report
+    from csf_tool.report.convert import convert_report
+    from csf_tool.report.expand import expand_report
     from csf_tool.text import count
     from csf_tool.write.compress import Compressed
     from csf_tool.write.expand import Expanded
@@ -77,11 +79,11 @@ def finish(
         missing = count(len(done.missing), "shard")
         raise EnvironmentFault(f"{destination}: not complete: {missing} missing, as {done.missing[0]}")
     if isinstance(done, Expanded):
-        show(done, expand_json, expand_report, as_json)
+        show(done, expand_document, expand_report, as_json)
     elif isinstance(done, Compressed):
-        show(done, compress_json, compress_report, as_json)
+        show(done, compress_document, compress_report, as_json)
     else:
-        show(done, convert_json, convert_report, as_json)
+        show(done, convert_document, convert_report, as_json)
     return 0
 
 
@@ -135,7 +137,8 @@ def compress(
     csf-tool compress Qwen-NVFP4 Qwen-CSF
     csf-tool compress GLM-NVFP4 GLM-CSF --to container --exclude '*.layers.45.*'
     """
-    from csf_tool.report.compress import compress_json, compress_report
+    from csf_tool.documents.written import compress_document
+    from csf_tool.report.compress import compress_report
     from csf_tool.write.compress import CompressOptions
     from csf_tool.write.compress import compress as run
     from csf_tool.write.selection import Rules
@@ -151,7 +154,7 @@ def compress(
         encoder, decoder = w.encoder(device), w.decoder(device, lambda _: None)
         done = run(w.source, w.destination, what, encoder, decoder, w.progress, w.options)
         w.list_files(done)
-    show(done, compress_json, compress_report, as_json)
+    show(done, compress_document, compress_report, as_json)
     return 0
 
 
@@ -179,7 +182,8 @@ def convert(
     csf-tool convert Qwen-container Qwen-CSF --to hf --link
     csf-tool convert Qwen-container Qwen-serving --to serving
     """
-    from csf_tool.report.convert import convert_json, convert_report
+    from csf_tool.documents.written import convert_document
+    from csf_tool.report.convert import convert_report
     from csf_tool.write.convert import ConvertOptions
     from csf_tool.write.convert import convert as run
 
@@ -191,5 +195,5 @@ def convert(
     with how.opened(source, destination, link=link) as w:
         done = run(w.source, w.destination, to, what, w.progress, w.options)
         w.list_files(done)
-    show(done, convert_json, convert_report, as_json)
+    show(done, convert_document, convert_report, as_json)
     return 0

@@ -106,6 +106,21 @@ class Inspected:
         return scale_values(self.format)[self.scales]
 
     @property
+    def zero(self) -> int:
+        """Scales that are zero."""
+        return int(np.count_nonzero(self.values == 0))
+
+    @property
+    def negative(self) -> int:
+        """Scales below zero."""
+        return int(np.count_nonzero(self.values < 0))
+
+    @property
+    def nan(self) -> int:
+        """Scales that are not a number."""
+        return int(np.count_nonzero(np.isnan(self.values)))
+
+    @property
     def entropy_bytes(self) -> float:
         """Bytes that an ideal entropy coder of single scales would take."""
         share = self.byte_counts[self.byte_counts > 0] / self.scales.size

@@ -86,14 +86,23 @@ class Plan:
         return max((stack.dense_bytes for stack in self.stacks[: self.resident]), default=0)
 
     @property
+    def kept_bytes(self) -> int:
+        """Bytes of the resident stacks' scales when they are kept compressed, with the workspace."""
+        return self.compressed_bytes + self.workspace_bytes
+
+    @property
     def saved_bytes(self) -> int:
         """Bytes that keeping the scales compressed saves; negative where it costs."""
-        return self.dense_bytes - self.compressed_bytes - self.workspace_bytes
+        return self.dense_bytes - self.kept_bytes
 
     @property
     def tensor_bytes(self) -> int:
         """Bytes of all other tensors: the resident stacks' weights, and what is no stack."""
         return self.other_bytes + sum(stack.weight_bytes for stack in self.stacks[: self.resident])
+
+    def left_after(self, scale_bytes: int) -> int:
+        """Bytes of a GPU's memory, where it was given, that the other tensors and so many bytes of scales leave."""
+        return (self.gpu_memory or 0) - self.tensor_bytes - scale_bytes
 
     @property
     def wins_from(self) -> int | None:

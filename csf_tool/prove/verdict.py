@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.text import count
+from csf_tool.text import count, escape
+
+CheckName = Literal["structure", "streams", "decode", "stored", "source", "against"]
 
 _SHOWN = 20
 """Number of uncovered files that the last line names."""
@@ -26,7 +29,7 @@ class Status(StrEnum):
 class Check:
     """One named check: the number of things checked, the evidence (`note`), and what it found."""
 
-    name: str
+    name: CheckName
     checked: int = 0
     note: str = ""
     skipped: bool = False
@@ -145,6 +148,33 @@ class Verified(Checks):
     def ok(self) -> bool:
         """Whether no check failed."""
         return not any(check.failures for check in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in a few words."""
+        in_part = " IN PART" if self.uncovered else ""
+        if failed := [check.name for check in self.checks if check.status is Status.FAILED]:
+            head = f"FAILED: {', '.join(failed)}."
+        elif self.quick:
+            head = "NO FAULT FOUND in headers and sizes; no data was read."
+        elif self.source.holds or self.reference.holds:
+            head = f"VERIFIED{in_part}."
+        elif self.stored.holds and self.stored.list_name:
+            name = escape(self.stored.list_name)
+            head = f"VERIFIED AS LISTED in {name}{in_part}; what the original was, nothing here says."
+        elif self.stored.holds:
+            head = f"VERIFIED AS PUBLISHED{in_part}; what the original was, nothing here says."
+        elif self.decode.checked:
+            head = "NO FAULT FOUND, which proves little: a zeroed stream is well-formed too."
+        else:
+            head = "NO FAULT FOUND, which proves little: nothing here says what the bytes should be."
+        checked, total = self.shards
+        return f"{head} Only {checked} of {total} shards were looked at." if checked < total else head
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the bytes are the original's, the published or the listed ones, all that was looked at."""
+        return self.ok and not self.quick and (self.source.holds or self.reference.holds or self.stored.holds)
 
     @property
     def failed_files(self) -> list[str]:

@@ -1,86 +1,13 @@
-"""The report of `bench`: for people, and as the JSON document csf-tool.bench/1."""
-
-from dataclasses import asdict
-from typing import Any
+"""The report of `bench`."""
 
 from rich.console import RenderableType
 from rich.table import Table
 
 from csf_tool.bench.gemm import GemmResult, Pair
-from csf_tool.bench.run import BenchResult, CaseResult, Measure
+from csf_tool.bench.run import BenchResult, CaseResult
 from csf_tool.bench.timing import ENOUGH_REPEATS, Timing
 from csf_tool.report.console import table
 from csf_tool.text import count, escape, percent, size
-
-SCHEMA = "csf-tool.bench/1"
-
-
-def bench_json(result: BenchResult) -> dict[str, Any]:
-    """The JSON document. Times are microseconds a launch; `low_us` to `high_us` holds 80% of the repeats."""
-    return {
-        "schema": SCHEMA,
-        "date": result.date,
-        "device": result.device,
-        "versions": result.versions,
-        "l2_bytes": result.l2_bytes,
-        "source": result.source and asdict(result.source),
-        "copy_bytes_per_s": result.copy_bytes_per_s,
-        "empty_kernel": asdict(result.empty),
-        "cases": [_case_json(case) for case in result.cases],
-        "encoder": result.encode and {"dense_bytes": result.encode.dense_bytes, **asdict(result.encode.timing)},
-        "products": [_gemm_json(gemm) for gemm in result.gemms],
-        "skipped": result.skipped,
-    }
-
-
-def _gemm_json(gemm: GemmResult) -> dict[str, Any]:
-    stack = gemm.stack
-    return {
-        "stack": stack.name,
-        "experts": stack.experts,
-        "columns": stack.rows,
-        "depth": stack.cols * stack.format.group_size,
-        "way": gemm.way,
-        "active_experts": gemm.active,
-        "tokens_per_expert": gemm.tokens,
-        "bytes_read": gemm.bytes_read,
-        "bytes_per_s": round(_rate(gemm)),
-        "tile": asdict(gemm.tile),
-        "flushed": _pair_json(gemm.flushed),
-        "warm": gemm.warm and _pair_json(gemm.warm),
-    }
-
-
-def _pair_json(pair: Pair) -> dict[str, Any]:
-    share = pair.cost_us / pair.dense.median_us
-    return {
-        **asdict(pair),
-        "cost_us": round(pair.cost_us, 3),
-        "cost_share": round(share, 4),
-        "is_clear": pair.is_clear,
-    }
-
-
-def _case_json(case: CaseResult) -> dict[str, Any]:
-    work = case.workload
-    return {
-        "name": work.name,
-        "format": work.format.name,
-        "experts": work.experts,
-        "rows": work.rows,
-        "cols": work.cols,
-        "exceptions": case.exceptions,
-        "compressed_bytes": case.compressed_bytes,
-        "prepared_bytes": case.prepared_bytes,
-        "dense_bytes": work.dense_bytes,
-        "floor": {**_measure_json(case.floor), "bytes_per_s": round(_floor_rate(case))},
-        "measures": [{**_measure_json(m), "of_floor": _of_floor(m, case.floor)} for m in case.measures],
-    }
-
-
-def _measure_json(measure: Measure) -> dict[str, Any]:
-    warm = measure.warm and asdict(measure.warm)
-    return {"name": measure.name, "flushed": asdict(measure.flushed), "warm": warm, "note": measure.note}
 
 
 def bench_report(result: BenchResult) -> list[RenderableType]:
@@ -125,7 +52,7 @@ def _title(case: CaseResult) -> str:
 def _case_table(case: CaseResult) -> Table:
     result = table("", "flushed", "80% within", "warm", "of floor")
     for measure in (case.floor, *case.measures):
-        ratio = _of_floor(measure, case.floor)
+        ratio = case.of_floor(measure)
         result.add_row(
             measure.name,
             _us(measure.flushed.median_us),
@@ -138,7 +65,7 @@ def _case_table(case: CaseResult) -> Table:
 
 def _notes(case: CaseResult) -> list[str]:
     """Lines on what the table has no room for."""
-    rate = f"{case.floor.name}: {_floor_rate(case) / 1e12:.2f} TB/s"
+    rate = f"{case.floor.name}: {case.floor_bytes_per_s / 1e12:.2f} TB/s"
     return [rate, *(f"{measure.name}: {measure.note}" for measure in (case.floor, *case.measures) if measure.note)]
 
 
@@ -148,7 +75,7 @@ def _gemm_lines(gemms: list[GemmResult]) -> list[RenderableType]:
     result = table("experts", "tokens", "dense", "decoded", "80% within", "costs", "", "TB/s")
     for gemm in gemms:
         experts = f"{gemm.active} active" if gemm.active < stack.experts else f"all, {gemm.way}"
-        result.add_row(experts, str(gemm.tokens), *_pair_cells(gemm.flushed), f"{_rate(gemm) / 1e12:.2f}")
+        result.add_row(experts, str(gemm.tokens), *_pair_cells(gemm.flushed), f"{gemm.bytes_per_s / 1e12:.2f}")
         if gemm.warm:
             result.add_row("  warm", str(gemm.tokens), *_pair_cells(gemm.warm))
     weights = f"{stack.experts} x {stack.rows} x {stack.cols * stack.format.group_size} FP4 weights"
@@ -166,16 +93,6 @@ def _pair_cells(pair: Pair) -> list[str]:
     return [_us(dense), _us(staged), _range(pair.staged), *cost]
 
 
-def _rate(gemm: GemmResult) -> float:
-    """Weights and scales that the product with dense scales reads a second."""
-    return gemm.bytes_read / gemm.flushed.dense.median_us * 1e6
-
-
-def _floor_rate(case: CaseResult) -> float:
-    """Bytes that streaming reads and writes a second."""
-    return (case.compressed_bytes + case.workload.dense_bytes) / case.floor.flushed.median_us * 1e6
-
-
 def _range(timing: Timing) -> str:
     return f"{_us(timing.low_us)} to {_us(timing.high_us)}"
 
@@ -183,8 +100,3 @@ def _range(timing: Timing) -> str:
 def _us(microseconds: float) -> str:
     """Microseconds for a table: to a hundredth, from a thousand on to the whole one, so that 80 columns hold a row."""
     return f"{microseconds:.2f}" if microseconds < 999.995 else f"{microseconds:,.0f}"
-
-
-def _of_floor(measure: Measure, floor: Measure) -> float | None:
-    """Ratio to the floor, for measures that move as many bytes as the floor does."""
-    return round(measure.flushed.median_us / floor.flushed.median_us, 4) if measure.moves_all else None

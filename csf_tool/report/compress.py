@@ -1,36 +1,12 @@
 """The report of `compress`."""
 
-from typing import Any
-
 from rich.console import RenderableType
 
 from csf_tool.checkpoint.causes import Causes, Sentence
-from csf_tool.report.written import complete_already, written_json, written_lines
+from csf_tool.report.written import complete_already, written_lines
 from csf_tool.text import count, escape, percent, size
 from csf_tool.write.compress import Compressed
 from csf_tool.write.selection import LeftDense
-
-SCHEMA = "csf-tool.compress/1"
-
-
-def compress_json(compressed: Compressed) -> dict[str, Any]:
-    """The JSON document; every block scale left dense is in it, with the reason."""
-    formats = [totals.format.name for totals in compressed.by_format]
-    return {
-        "schema": SCHEMA,
-        **written_json(compressed),
-        "layout": compressed.target.layout.name,
-        "format": formats[0] if len(formats) == 1 else None,
-        "formats": formats,
-        "device": compressed.device,
-        "planes": compressed.planes,
-        "scales": {"dense_bytes": compressed.dense_bytes, "csf_bytes": compressed.csf_bytes},
-        "by_format": [{**vars(totals), "format": totals.format.name} for totals in compressed.by_format],
-        "left_dense": [
-            {"tensor": entry.plane.name, "dense_bytes": entry.plane.dense_bytes, "reason": entry.reason}
-            for entry in compressed.left
-        ],
-    }
 
 
 def compress_report(compressed: Compressed) -> list[RenderableType]:

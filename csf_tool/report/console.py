@@ -2,8 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -41,15 +40,10 @@ def _print(console: Console, lines: Iterable[RenderableType]) -> None:
             console.print(line)
 
 
-def print_json(document: dict[str, Any]) -> None:
+def print_json(document: Mapping[str, object]) -> None:
     """Print exactly one JSON document to stdout, piece by piece: as one text, a million problems would fill memory."""
     json.dump(document, sys.stdout, indent=2, ensure_ascii=True)
     sys.stdout.write("\n")
-
-
-def problem_json(problem: Problem) -> dict[str, str]:
-    """A problem as JSON documents have it."""
-    return {"code": problem.code.value, "file": problem.file, "tensor": problem.tensor, "problem": problem.problem}
 
 
 def print_problems(problems: list[Problem], lister: str = "csf-tool verify --json") -> None:

@@ -1,28 +1,10 @@
 """The report of `expand`."""
 
-from typing import Any
-
 from rich.console import RenderableType
 
-from csf_tool.report.written import complete_already, rate, some, written_json, written_lines
+from csf_tool.report.written import complete_already, rate, some, written_lines
 from csf_tool.text import count, escape, size
 from csf_tool.write.expand import Expanded
-
-SCHEMA = "csf-tool.expand/1"
-
-
-def expand_json(expanded: Expanded) -> dict[str, Any]:
-    """The JSON document."""
-    return {
-        "schema": SCHEMA,
-        **written_json(expanded),
-        "device": expanded.device,
-        "planes": expanded.planes,
-        "proved_shards": expanded.proved_shards,
-        "unproved_files": expanded.unproved_files,
-        "licences": expanded.licences,
-        "origin": expanded.origin or None,
-    }
 
 
 def expand_report(expanded: Expanded) -> list[RenderableType]:

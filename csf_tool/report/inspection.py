@@ -1,7 +1,6 @@
-"""The reports of `inspect`: one plane, or planes ranked; for people and as JSON."""
+"""The reports of `inspect`: one plane, or planes ranked."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,6 @@ from csf_tool.look.inspection import Inspected
 from csf_tool.report.console import table
 from csf_tool.text import count, escape, percent, sizes
 
-PLANE_SCHEMA = "csf-tool.inspect-plane/1"
-RANKING_SCHEMA = "csf-tool.inspect-planes/1"
-
 _CORNER = 16, 8
 _LINE = 80
 """Columns of a terminal that a table must fit."""
@@ -26,46 +22,15 @@ _PLACES = 5
 """Rows and columns with the most exceptions that are named."""
 
 
-def ranking_json(planes: Sequence[Plane]) -> dict[str, Any]:
-    """The JSON document of all planes, those with the highest share of exceptions first."""
-    return {
-        "schema": RANKING_SCHEMA,
-        "larger_than_dense": sum(_saved(plane) < 0 for plane in planes),
-        "planes": [
-            {
-                "name": plane.name,
-                "shard": plane.fixed.shard.name,
-                "format": plane.fmt.name,
-                "rows": plane.rows,
-                "cols": plane.cols,
-                "exceptions": plane.exception_count,
-                "exception_share": round(_exception_share(plane), 6),
-                "dense_bytes": plane.dense_bytes,
-                "csf_bytes": plane.csf_bytes,
-                "saved_bytes": _saved(plane),
-            }
-            for plane in sorted(planes, key=_exception_share, reverse=True)
-        ],
-    }
-
-
-def _exception_share(plane: Plane) -> float:
-    return plane.exception_count / plane.dense_bytes
-
-
-def _saved(plane: Plane) -> int:
-    return plane.dense_bytes - plane.csf_bytes
-
-
 def ranking_report(planes: Sequence[Plane], top: int) -> list[RenderableType]:
     """Planes by what their headers say: the most exceptions, the most and least saved, those that grew."""
-    larger = [plane for plane in planes if _saved(plane) < 0]
+    larger = [plane for plane in planes if plane.saved_bytes < 0]
     grown = f"{count(len(larger), 'plane')} larger than dense" if larger else "none is larger than dense"
     lines: list[RenderableType] = [
         f"{count(len(planes), 'plane')}; {grown}.",
-        *_ranked("Most exceptions:", planes, _exception_share, top),
-        *_ranked("Most bytes saved:", planes, _saved, top),
-        *_ranked("Fewest bytes saved:", planes, lambda plane: -_saved(plane), top),
+        *_ranked("Most exceptions:", planes, lambda plane: plane.exception_share, top),
+        *_ranked("Most bytes saved:", planes, lambda plane: plane.saved_bytes, top),
+        *_ranked("Fewest bytes saved:", planes, lambda plane: -plane.saved_bytes, top),
     ]
     if len(planes) > top:
         lines += ["", f"The first {top} of each order; --top shows more, --json all. Name a plane to look into it."]
@@ -78,7 +43,7 @@ def _ranked(title: str, planes: Sequence[Plane], key: Callable[[Plane], float], 
     columns = (
         ["exceptions", *(percent(p.exception_count, p.dense_bytes) for p in chosen)],
         ["CSF", *sizes([p.csf_bytes for p in chosen])],
-        ["saved", *sizes([_saved(p) for p in chosen])],
+        ["saved", *sizes([p.saved_bytes for p in chosen])],
         ["plane", *(escape(p.name) for p in chosen)],
     )
     *numbers, names = columns
@@ -86,58 +51,6 @@ def _ranked(title: str, planes: Sequence[Plane], key: Callable[[Plane], float], 
     rows = zip(*numbers, strict=True)
     cells = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
     return ["", title, *(f"{line}  {name}" for line, name in zip(cells, names, strict=True))]
-
-
-def plane_json(plane: Inspected) -> dict[str, Any]:
-    """The JSON document of one plane. Lists have a place for each row, column, code or byte value.
-
-    What is not a number is null: JSON knows no NaN.
-    """
-    finite = plane.values[np.isfinite(plane.values)]
-    rows, cols = _CORNER
-    return {
-        "schema": PLANE_SCHEMA,
-        "name": plane.name,
-        "format": plane.format.name,
-        "stored": "dense" if plane.is_dense else "csf",
-        "rows": plane.rows,
-        "cols": plane.cols,
-        "dtype": plane.dtype,
-        "tensors": [
-            {
-                "name": located.tensor.name,
-                "shard": located.shard.name,
-                "dtype": located.tensor.dtype,
-                "shape": list(located.tensor.shape),
-                "begin": located.tensor.begin,
-                "end": located.tensor.end,
-            }
-            for located in plane.stored
-        ],
-        "dense_bytes": plane.dense_bytes,
-        "csf_bytes": plane.csf_bytes,
-        "fixed_bytes": plane.fixed_bytes,
-        "exception_bytes": plane.words.nbytes,
-        "entropy_bytes": round(plane.entropy_bytes, 1),
-        "values": {
-            "lowest": float(finite.min()) if len(finite) else None,
-            "median": float(np.median(finite)) if len(finite) else None,
-            "highest": float(finite.max()) if len(finite) else None,
-            **_odd_values(plane),
-        },
-        "corner": [
-            [None if np.isnan(value) else value for value in row] for row in plane.values[:rows, :cols].tolist()
-        ],
-        "bases": plane.bases.tolist(),
-        "code_counts": plane.code_counts.tolist(),
-        "byte_counts": plane.byte_counts.tolist(),
-        "exceptions": len(plane.words),
-        "exception_positions": plane.positions.tolist(),
-        "exception_distances": plane.distances.tolist(),
-        "row_exceptions": plane.row_exceptions.tolist(),
-        "col_exceptions": plane.col_exceptions.tolist(),
-        "faults": [{"code": fault.code.value, "problem": str(fault)} for fault in plane.faults],
-    }
 
 
 def plane_report(plane: Inspected, *, values: bool) -> list[RenderableType]:
@@ -223,14 +136,9 @@ def _values(plane: Inspected) -> str:
     spread = (
         f"{finite.min():.4g} to {finite.max():.4g}, median {np.median(finite):.4g}" if len(finite) else "no numbers"
     )
-    notes = "".join(f"; {n:,} {what}" for what, n in _odd_values(plane).items() if n)
+    odd = {"zero": plane.zero, "negative": plane.negative, "NaN": plane.nan}
+    notes = "".join(f"; {n:,} {what}" for what, n in odd.items() if n)
     return f"values {spread}; {count(int(np.count_nonzero(plane.byte_counts)), 'different byte')}{notes}"
-
-
-def _odd_values(plane: Inspected) -> dict[str, int]:
-    """Number of scales of each unexpected kind."""
-    odd = {"zero": plane.values == 0, "negative": plane.values < 0, "NaN": np.isnan(plane.values)}
-    return {what: int(np.count_nonzero(mask)) for what, mask in odd.items()}
 
 
 def _byte(plane: Inspected, byte: int) -> str:

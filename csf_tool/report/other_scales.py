@@ -1,8 +1,7 @@
-"""Scales that are no planes, by their kind: for people and in JSON documents."""
+"""Scales that are no planes, by their kind."""
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 from rich.console import RenderableType
 
@@ -10,31 +9,8 @@ from csf_tool.checkpoint.other_scales import ScaleGroup
 from csf_tool.report.console import table
 from csf_tool.text import count, escape, sizes
 
-SCHEMA = "csf-tool.inspect-scales/1"
-
 _SHOWN_KINDS = 20
 _SHOWN_SHAPES = 2
-
-
-def groups_json(groups: Sequence[ScaleGroup]) -> list[dict[str, Any]]:
-    """Each kind of scale with its number, bytes and shapes, and why it is no plane."""
-    return [
-        {
-            "weights": group.kind.weights,
-            "a_scale_for": group.kind.scope,
-            "group_size": group.kind.group_size,
-            "matrices": group.kind.matrices,
-            "is_fp4": group.kind.is_fp4,
-            "dtype": group.dtype,
-            "shapes": list(map(list, group.shapes)),
-            "tensors": len(group.scales),
-            "bytes": group.nbytes,
-            "reason": group.kind.reason.value,
-            "why": group.kind.why,
-            "first": group.scales[0].scale.tensor.name,
-        }
-        for group in groups
-    ]
 
 
 def groups_report(groups: Sequence[ScaleGroup]) -> list[RenderableType]:
@@ -55,8 +31,3 @@ def groups_report(groups: Sequence[ScaleGroup]) -> list[RenderableType]:
     if len(groups) > len(shown):
         lines.append(f"... and {len(groups) - len(shown)} more kinds; --json lists all")
     return lines
-
-
-def choice_json(groups: Sequence[ScaleGroup]) -> dict[str, Any]:
-    """The JSON document of `inspect` where no plane is meant."""
-    return {"schema": SCHEMA, "other_scales": groups_json(groups)}

@@ -1,6 +1,4 @@
-"""The report of `plan`: for people, and as the JSON document csf-tool.plan/1."""
-
-from typing import Any
+"""The report of `plan`."""
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -9,56 +7,6 @@ from csf_tool.checkpoint.causes import sentences_of
 from csf_tool.look.plan import Plan, Stack
 from csf_tool.report.console import table
 from csf_tool.text import count, escape, percent, size, sizes
-
-SCHEMA = "csf-tool.plan/1"
-
-
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """The JSON document. All sizes are bytes on one GPU."""
-    left = {name: _left(plan, used) for name, used in _strategies(plan).items()}
-    return {
-        "schema": SCHEMA,
-        "checkpoint": {"path": plan.path, "kind": plan.kind},
-        "tp": plan.tp,
-        "resident_stacks": plan.resident,
-        "expanded_bytes": plan.dense_bytes,
-        "compressed_bytes": plan.compressed_bytes,
-        "workspace_bytes": plan.workspace_bytes,
-        "together_bytes": _strategies(plan),
-        "saved_bytes": plan.saved_bytes,
-        "saved_share": round(plan.saved_bytes / plan.dense_bytes, 4),
-        "compressed_wins_from_stacks": plan.wins_from,
-        "other_tensor_bytes": plan.tensor_bytes,
-        "gpu_memory_bytes": plan.gpu_memory,
-        "left_bytes": left if plan.gpu_memory else None,
-        "undivided": plan.undivided,
-        "stacks": [
-            {
-                "layer": stack.layer,
-                "projection": stack.projection,
-                "format": stack.format.name,
-                "experts": stack.experts,
-                "rows": stack.rows,
-                "cols": stack.cols,
-                "divided": stack.divided,
-                "expanded_bytes": stack.dense_bytes,
-                "compressed_bytes": stack.compressed_bytes,
-                "weight_bytes": stack.weight_bytes,
-            }
-            for stack in plan.stacks
-        ],
-        "growth": [
-            {"stacks": n, "expanded_bytes": dense, "compressed_bytes": kept} for n, dense, kept in plan.growth()
-        ],
-    }
-
-
-def _strategies(plan: Plan) -> dict[str, int]:
-    return {"expanded": plan.dense_bytes, "compressed": plan.compressed_bytes + plan.workspace_bytes}
-
-
-def _left(plan: Plan, used: int) -> int:
-    return (plan.gpu_memory or 0) - plan.tensor_bytes - used
 
 
 def plan_report(plan: Plan) -> list[RenderableType]:
@@ -82,15 +30,15 @@ def plan_report(plan: Plan) -> list[RenderableType]:
 
 
 def _comparison(plan: Plan) -> Table:
-    used = _strategies(plan)
+    used = [plan.dense_bytes, plan.kept_bytes]
     rows = {
         "scales": [plan.dense_bytes, plan.compressed_bytes],
         "workspace": [0, plan.workspace_bytes],
-        "together": list(used.values()),
+        "together": used,
     }
     if plan.gpu_memory:
         rows["all other tensors"] = [plan.tensor_bytes] * 2
-        rows[f"left of {size(plan.gpu_memory)}"] = [_left(plan, n) for n in used.values()]
+        rows[f"left of {size(plan.gpu_memory)}"] = list(map(plan.left_after, used))
     result = table("", "decoded when loading", "kept compressed")
     columns = map(sizes, zip(*rows.values(), strict=True))
     for name, *cells in zip(rows, *columns, strict=True):

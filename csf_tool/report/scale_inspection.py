@@ -1,6 +1,4 @@
-"""The report of `inspect` on a scale that is no plane: for people and as JSON."""
-
-from typing import Any
+"""The report of `inspect` on a scale that is no plane."""
 
 import numpy as np
 from rich.console import RenderableType
@@ -10,34 +8,7 @@ from csf_tool.look.scale_inspection import InspectedScale
 from csf_tool.report.inspection import histogram, place
 from csf_tool.text import count, escape, size
 
-SCHEMA = "csf-tool.inspect-scale/1"
-
 _SHOWN_BYTES = 32
-
-
-def scale_json(found: InspectedScale) -> dict[str, Any]:
-    """The JSON document."""
-    tensor, kind, weight = found.of.scale.tensor, found.of.kind, found.of.weight
-    counts = found.byte_counts
-    return {
-        "schema": SCHEMA,
-        "name": found.name,
-        "shard": found.of.scale.shard.name,
-        "dtype": tensor.dtype,
-        "shape": list(tensor.shape),
-        "begin": tensor.begin,
-        "end": tensor.end,
-        "weights": kind.weights,
-        "a_scale_for": kind.scope,
-        "group_size": kind.group_size,
-        "matrices": kind.matrices,
-        "reason": kind.reason.value,
-        "why": kind.why,
-        "weight": weight
-        and {"name": weight.tensor.name, "dtype": weight.tensor.dtype, "shape": list(weight.tensor.shape)},
-        "values": {"lowest": found.lowest, "highest": found.highest, "zero": found.zero, "NaN": found.nan},
-        "byte_counts": None if counts is None else counts.tolist(),
-    }
 
 
 def scale_report(found: InspectedScale) -> list[RenderableType]:

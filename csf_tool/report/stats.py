@@ -1,7 +1,7 @@
-"""The report of `stats`: for people, and as the JSON document csf-tool.stats/1."""
+"""The report of `stats`."""
 
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -9,77 +9,12 @@ from rich.table import Table
 from csf_tool.choices import GroupBy
 from csf_tool.codec.formats import format_by_name
 from csf_tool.look.stats import Stats, Totals
-from csf_tool.report.console import SHOWN_ROWS, problem_json, table
-from csf_tool.report.other_scales import groups_json, groups_report
+from csf_tool.report.console import SHOWN_ROWS, table
+from csf_tool.report.other_scales import groups_report
 from csf_tool.text import count, escape, percent, size, sizes
 
 if TYPE_CHECKING:
     from csf_tool.look.scale_bytes import ScaleBytes
-
-SCHEMA = "csf-tool.stats/1"
-
-
-def stats_json(stats: Stats) -> dict[str, Any]:
-    """The JSON document. What a dense checkpoint has no number for is null."""
-    shown = stats.total if stats.is_csf else stats.dense_total
-    csf = stats.is_csf
-    return {
-        "schema": SCHEMA,
-        "checkpoint": {"path": stats.path, "layout": stats.layout, "kind": stats.kind},
-        "shards": stats.shards,
-        "tensors": stats.tensors,
-        "planes": stats.total.planes,
-        "dense_planes": stats.dense_total.planes,
-        "incomplete": {code.value: number for code, number in sorted(stats.incomplete.items())},
-        "scales": {
-            "elements": shown.dense_bytes,
-            "dense_bytes": shown.dense_bytes,
-            "csf_bytes": shown.csf_bytes if csf else None,
-            "saved_bytes": shown.dense_bytes - shown.csf_bytes if csf else None,
-            "fixed_bytes": shown.fixed_bytes if csf else None,
-            "exception_bytes": shown.exception_bytes if csf else None,
-            "exceptions": shown.exceptions if csf else None,
-        },
-        "tensor_payload": {
-            "csf_bytes": stats.payload_bytes if csf else None,
-            "dense_bytes": stats.dense_payload_bytes,
-        },
-        "by_format": [{"format": name, **_group(totals, csf)} for name, totals in stats.by_format.items()],
-        "by_projection": [
-            {"projection": p.name, "format": p.format, "rows": p.rows, "cols": p.cols, **_group(totals, csf)}
-            for p, totals in stats.by_projection.items()
-        ],
-        "by_layer": [{"layer": name, **_group(totals, csf)} for name, totals in stats.by_layer.items()],
-        "by_shard": [{"shard": name, **_group(totals, csf)} for name, totals in stats.by_shard.items()],
-        "other_scales": groups_json(stats.others),
-        "scale_bytes": stats.scale_bytes and _scale_bytes_json(stats.scale_bytes),
-        "problems": [{**problem_json(problem), "severity": problem.severity.value} for problem in stats.problems],
-    }
-
-
-def _scale_bytes_json(found: "ScaleBytes") -> list[dict[str, Any]]:
-    """Number of scales of each layer that have each byte; bytes that none has are left out."""
-    return [
-        {
-            "layer": group.layer,
-            "format": group.fmt.name,
-            "scales": counts.scales,
-            "nan": counts.nan,
-            "negative": counts.negative,
-            "zero": counts.zero,
-            "bytes": {f"0x{value:02x}": n for value, n in enumerate(counts.by_value.tolist()) if n},
-        }
-        for group, counts in found.counts.items()
-    ]
-
-
-def _group(totals: Totals, csf: bool) -> dict[str, int | None]:
-    return {
-        "planes": totals.planes,
-        "dense_bytes": totals.dense_bytes,
-        "csf_bytes": totals.csf_bytes if csf else None,
-        "exceptions": totals.exceptions if csf else None,
-    }
 
 
 def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:

@@ -1,7 +1,5 @@
 """The parts that the reports of `expand`, `compress` and `convert` have in common."""
 
-from typing import Any
-
 from rich.console import RenderableType
 
 from csf_tool.checkpoint.causes import sentences_of
@@ -9,27 +7,6 @@ from csf_tool.text import count, escape, size
 from csf_tool.write.run import Written
 
 _SHOWN = 10
-
-
-def written_json(written: Written) -> dict[str, Any]:
-    """The fields of the JSON document that all three have."""
-    return {
-        "source": written.source,
-        "destination": written.destination,
-        "shards": written.shards,
-        "resumed_shards": written.resumed_shards,
-        "adopted_files": written.adopted_files,
-        "missing_shards": written.missing,
-        "removed_sources": written.removed_sources,
-        "other_files": written.other_files,
-        "not_carried": [
-            {"file": name, "reason": str(cause)} for cause, names in written.left_out.items() for name in names
-        ],
-        "notes": written.notes,
-        "was_complete": written.was_complete,
-        "bytes_written": written.bytes_written,
-        "seconds": round(written.seconds, 3),
-    }
 
 
 def written_lines(written: Written) -> list[str]:

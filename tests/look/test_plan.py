@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.documents.plan import plan_document
 from csf_tool.errors import UsageError
 from csf_tool.look.plan import Plan, make_plan
-from csf_tool.report.plan import plan_json
 from tests.building import MXFP4, NVFP4, Codec, matrix, mini_dense, write_hf
 from tests.building import compressed as csf
 
@@ -89,7 +89,7 @@ def test_an_mxfp4_down_projection_may_be_cut_to_odd_columns(tmp_path: Path) -> N
 
 def test_what_is_left_of_a_gpu(tmp_path: Path) -> None:
     found = plan(moe(tmp_path), gpu_memory=1_000_000)
-    report = plan_json(found)
+    report = plan_document(found)
     used = found.tensor_bytes + found.compressed_bytes + found.workspace_bytes
     assert report["left_bytes"] == {
         "expanded": 1_000_000 - found.tensor_bytes - found.dense_bytes,

@@ -4,12 +4,13 @@ import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.documents.stats import stats_document
 from csf_tool.look.stats import collect_stats
-from csf_tool.report.stats import stats_json
 
 Sample = Callable[[str], Path]
 
@@ -40,7 +41,7 @@ def test_totals_are_those_of_the_files(sample: Sample, csf: str, dense: str, sca
     scales = {name: entry for name, entry in expanded.items() if name.endswith(scale)}
     fixed = sum(n for name, (_, _, n) in stored.items() if name.endswith("_csf_fixed"))
     words = sum(n for name, (_, _, n) in stored.items() if name.endswith("_csf_exceptions"))
-    report = stats_json(collect_stats(open_checkpoint(sample(csf))))
+    report = stats_document(collect_stats(open_checkpoint(sample(csf))))
     assert report["planes"] == len(scales)
     assert report["scales"] == {
         "elements": sum(n for _, _, n in scales.values()),
@@ -60,17 +61,18 @@ def test_totals_are_those_of_the_files(sample: Sample, csf: str, dense: str, sca
 @pytest.mark.parametrize("csf", ["nvfp4-csf-hf", "nvfp4-csf-container", "mxfp4-csf-container"])
 @pytest.mark.parametrize("group", ["by_projection", "by_layer", "by_shard"])
 def test_groups_add_up_to_the_totals(sample: Sample, csf: str, group: str) -> None:
-    report = stats_json(collect_stats(open_checkpoint(sample(csf))))
+    report = stats_document(collect_stats(open_checkpoint(sample(csf))))
+    document: dict[str, Any] = {**report}
     for key, total in [
         ("planes", report["planes"]),
         ("dense_bytes", report["scales"]["dense_bytes"]),
         ("csf_bytes", report["scales"]["csf_bytes"]),
     ]:
-        assert sum(entry[key] for entry in report[group]) == total
+        assert sum(entry[key] for entry in document[group]) == total
 
 
 def test_groups_are_named_by_projection_layer_and_shard(sample: Sample) -> None:
-    report = stats_json(collect_stats(open_checkpoint(sample("nvfp4-csf-hf"))))
+    report = stats_document(collect_stats(open_checkpoint(sample("nvfp4-csf-hf"))))
     assert [(p["projection"], p["rows"], p["cols"]) for p in report["by_projection"]] == [
         ("down_proj", 384, 24),
         ("gate_proj", 384, 24),
@@ -84,7 +86,7 @@ def test_groups_are_named_by_projection_layer_and_shard(sample: Sample) -> None:
 
 @pytest.mark.parametrize(("dense", "planes"), [("nvfp4-dense", 36), ("mxfp4-dense", 24), ("nvfp4-ct-dense", 12)])
 def test_a_dense_checkpoint_has_blanks_where_csf_would_save(sample: Sample, dense: str, planes: int) -> None:
-    report = stats_json(collect_stats(open_checkpoint(sample(dense))))
+    report = stats_document(collect_stats(open_checkpoint(sample(dense))))
     assert (report["planes"], report["dense_planes"]) == (0, planes)
     assert report["scales"]["csf_bytes"] is None
     assert report["tensor_payload"]["csf_bytes"] is None
@@ -96,11 +98,11 @@ def test_a_dense_checkpoint_has_blanks_where_csf_would_save(sample: Sample, dens
 def test_no_tensor_data_are_read(copied: Callable[..., Path]) -> None:
     """Data replaced by holes change nothing: only the headers were looked at."""
     folder = copied("nvfp4-csf-hf")
-    before = stats_json(collect_stats(open_checkpoint(folder)))
+    before = stats_document(collect_stats(open_checkpoint(folder)))
     for path in folder.glob("*.safetensors"):
         raw, size = path.read_bytes(), path.stat().st_size
         (length,) = struct.unpack("<Q", raw[:8])
         with open(path, "r+b") as file:
             file.truncate(8 + length)
             file.truncate(size)
-    assert stats_json(collect_stats(open_checkpoint(folder))) == before
+    assert stats_document(collect_stats(open_checkpoint(folder))) == before

@@ -1,0 +1,1 @@
+"""The JSON documents: what each field means, and how results become them."""
