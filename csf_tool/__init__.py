@@ -1,7 +1,7 @@
 """csf-tool: inspect, verify and expand FP4 checkpoints whose block scales are CSF-compressed.
 
-The Python API is found here: reading checkpoints, and the GPU functions. A module is imported when the first of its
-names is touched, torch and Triton with it where it needs them.
+The Python API is found here: what commands do, reading checkpoints, and the GPU functions. A module is imported when
+the first of its names is touched, torch and Triton with it where it needs them.
 """
 
 from importlib import import_module
@@ -10,7 +10,22 @@ from csf_tool.version import __version__ as __version__
 
 TYPE_CHECKING = False  # as in typing, which takes longer to load than all else that a command needs to hear Ctrl-C
 if TYPE_CHECKING:  # what `_NAMES` says, for type checkers
+    from csf_tool.api.look import plan as plan
+    from csf_tool.api.look import stats as stats
+    from csf_tool.api.prove import identity as identity
+    from csf_tool.api.prove import verify as verify
+    from csf_tool.api.write import compress as compress
+    from csf_tool.api.write import convert as convert
+    from csf_tool.api.write import expand as expand
+    from csf_tool.api.write import finish as finish
     from csf_tool.checkpoint.open import open_checkpoint as open_checkpoint
+    from csf_tool.documents.identity import IdentityDocument as IdentityDocument
+    from csf_tool.documents.plan import PlanDocument as PlanDocument
+    from csf_tool.documents.stats import StatsDocument as StatsDocument
+    from csf_tool.documents.verify import VerifyDocument as VerifyDocument
+    from csf_tool.documents.written import CompressDocument as CompressDocument
+    from csf_tool.documents.written import ConvertDocument as ConvertDocument
+    from csf_tool.documents.written import ExpandDocument as ExpandDocument
     from csf_tool.gpu.encode import compress_csf_scales as compress_csf_scales
     from csf_tool.gpu.encode import compress_mxfp4_scales as compress_mxfp4_scales
     from csf_tool.gpu.encode import compress_nvfp4_scales as compress_nvfp4_scales
@@ -32,6 +47,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NAMES = {
+    "api.look": "plan stats",
+    "api.prove": "identity verify",
+    "api.write": "compress convert expand finish",
+    "documents.identity": "IdentityDocument",
+    "documents.plan": "PlanDocument",
+    "documents.stats": "StatsDocument",
+    "documents.verify": "VerifyDocument",
+    "documents.written": "CompressDocument ConvertDocument ExpandDocument",
     "checkpoint.open": "open_checkpoint",
     "gpu.encode": "compress_csf_scales compress_mxfp4_scales compress_nvfp4_scales",
     "gpu.scales": "CsfScales decompress_csf_scales decompress_mxfp4_csf_scales decompress_nvfp4_csf_scales"
@@ -50,7 +73,14 @@ __all__ = sorted([*_HOMES, "__version__"])
 
 def __getattr__(name: str) -> "Any":
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        try:
+            return getattr(import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name not in ("torch", "triton"):
+                raise
+            from csf_tool.errors import not_installed
+
+            raise not_installed(error.name, "gpu") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.errors import EnvironmentFault, UsageError, not_installed
 
-_INSTALL = "pip install 'csf-tool[gpu]'"
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Files that a driver makes (NVIDIA; WSL; AMD), looked for first: torch takes seconds to import."""
 
@@ -42,10 +41,17 @@ def _is_cuda_name(device: str) -> bool:
     return name == "cuda" and (index.isdecimal() or device == "cuda")
 
 
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:  # it has been put out of reach
+        return False
+
+
 def why_no_gpu(device: str) -> str | None:
     """Why `device` cannot be used, or None when it can."""
-    if missing := [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]:
-        return f"{' and '.join(missing)} not installed ({_INSTALL} adds the GPU)"
+    if missing := [name for name in ("torch", "triton") if not _is_installed(name)]:
+        return str(not_installed(missing[0], "gpu"))
     if device == "auto" and sys.platform == "linux" and not any(Path(f).exists() for f in _GPU_FILES):
         return "no GPU found"
     import torch

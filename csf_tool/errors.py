@@ -62,3 +62,20 @@ class EnvironmentFault(CsfToolError):
 
     def __init__(self, problem: str, code: Code = Code.ENVIRONMENT, file: str = "", tensor: str = "") -> None:
         super().__init__(problem, code, file, tensor)
+
+
+class NotInstalled(EnvironmentFault, ImportError):
+    """Raised when a package that the work needs is not installed; an ImportError for code that looks for one."""
+
+
+def not_installed(package: str, extra: str) -> NotInstalled:
+    """The error of a package that is not installed, and that an extra of csf-tool brings."""
+    return NotInstalled(f"{package} is not installed (pip install 'csf-tool[{extra}]' adds it)")
+
+
+def system_fault(error: OSError) -> EnvironmentFault:
+    """What the system refuses, as an error of csf-tool's."""
+    reason = error.strerror or str(error)
+    if not error.filename:
+        return EnvironmentFault(f"input/output: {reason}")
+    return EnvironmentFault(reason, file=str(error.filename))

@@ -14,8 +14,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 LAYERS = [
     {"codes"},
-    {"cancel", "choices", "dtypes", "errors", "garbage", "neighbours", "process", "progress", "text", "version"},
-    {"codec", "devices", "disk"},
+    {"cancel", "choices", "dtypes", "errors", "garbage"}
+    | {"nearest", "neighbours", "process", "progress", "text", "version"},
+    {"arguments", "codec", "devices", "disk"},
     {"checkpoint", "gpu"},
     {"coders", "hub"},
     {"running"},
@@ -23,6 +24,7 @@ LAYERS = [
     {"look"},
     {"bench"},
     {"documents"},
+    {"api"},
     {"report"},
     {"demo"},
     {"cli"},

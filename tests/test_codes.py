@@ -18,8 +18,8 @@ PACKAGE = Path(csf_tool.__file__).parent
 MAKERS = {
     "CheckpointError",
     "StreamError",
-    "_Broken",
-    "_BrokenStream",
+    "Broken",
+    "BrokenStream",
     "Problem",
     "Finding",
     "HeaderFault",

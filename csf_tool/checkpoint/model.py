@@ -34,7 +34,7 @@ class Shard:
     path: Path
     size: int
     mtime_ns: int
-    header: Header
+    header: Header = field(repr=False)
     remote: RemoteFile | None = None
 
     def open(self) -> Reader:
@@ -310,7 +310,7 @@ class DenseTable(_Columns):
             yield DensePlane(name, *kinds[kind][:3], stored[scale])
 
 
-@dataclass
+@dataclass(repr=False)
 class Checkpoint:
     """An opened checkpoint. Opening reads headers and metadata, never tensor data.
 
@@ -342,6 +342,9 @@ class Checkpoint:
     remark: str = ""
     """A remark for reports, such as that another layout is mixed in, or which folder led here."""
     hub: Repository | None = None
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.label!r}: {self.kind}, {len(self.shards)} shards>"
 
     @property
     def root(self) -> Path:

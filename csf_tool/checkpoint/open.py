@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from csf_tool.arguments import as_path
 from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, quantization_config
 from csf_tool.checkpoint.cross_check import cross_check, note_stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
@@ -49,19 +50,20 @@ MAX_NUMBERED_SHARDS = 10_000
 
 
 @no_garbage_collection()
-def open_checkpoint(source: str | Path | Repository, *, all_shards: bool = False) -> Checkpoint:
+def open_checkpoint(source: str | os.PathLike[str] | Repository, *, all_shards: bool = False) -> Checkpoint:
     """The checkpoint at `source`: a folder in either CSF layout or none, one safetensors file, or a repository.
 
     Only headers and JSON files are read. What is wrong with it is listed in `Checkpoint.problems`. Shards that its
     index does not list are left aside if they hold only tensors of those that it lists, unless `all_shards`.
 
     Raises:
+        TypeError: `source` is no path.
         UsageError: there is nothing at `source`, or nothing that could be a checkpoint.
         CheckpointError: it is one, but not a shard of it can be read, or its manifest or index cannot.
         EnvironmentFault: the operating system or the network cannot read it.
     """
-    hub = None if isinstance(source, str | Path) else source
-    path = Path(source) if isinstance(source, str | Path) else source.root
+    hub = source if isinstance(source, Repository) else None
+    path = hub.root if hub else as_path("source", source)
     try:
         if hub:
             return _open_folder(path, hub, all_shards=all_shards)

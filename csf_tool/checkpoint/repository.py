@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.disk.hashing import PublishedHash
@@ -24,6 +24,7 @@ class RemoteFile(Protocol):
         """A reader of its bytes."""
 
 
+@runtime_checkable
 class Repository(Protocol):
     """One commit of a repository. `str` of it names both."""
 

@@ -3,8 +3,6 @@
 import errno
 import functools
 import inspect
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +13,7 @@ import typer
 from csf_tool import process
 from csf_tool.cli.options import VolumeOptions
 from csf_tool.cli.spread import declare
-from csf_tool.errors import CsfToolError, EnvironmentFault
+from csf_tool.errors import CsfToolError, EnvironmentFault, system_fault
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,7 +46,7 @@ def guarded(command: Callable[..., int]) -> Callable[..., None]:
             elif process.shows_tracebacks():
                 raise
             else:
-                code = _explain(error)
+                code = _explain(error, as_json=bool(kwargs.get("as_json")))
         finally:
             _at_end.close()
         raise typer.Exit(code)
@@ -61,18 +59,31 @@ def _parameters(of: Callable[..., object]) -> Iterable[inspect.Parameter]:
     return inspect.signature(of, eval_str=True).parameters.values()
 
 
-def _explain(error: Exception) -> int:
-    """Say what went wrong in one line; the exit code."""
+def _explain(error: Exception, *, as_json: bool) -> int:
+    """Say what went wrong in one line, and with `--json` in a document; the exit code."""
+    if isinstance(error, OSError) and not isinstance(error, CsfToolError) and error.errno != errno.ENOMEM:
+        error = system_fault(error)
     if isinstance(error, CsfToolError):
         say(str(error))
-        return error.exit_code
-    if isinstance(error, OSError) and error.errno != errno.ENOMEM:
-        say(f"{error.filename or 'input/output'}: {error.strerror or error}")
     else:
         from csf_tool.text import escape
 
-        process.say(escape(process.words_for(error)))  # with what is loaded: memory may be short
-    return process.NOT_HERE
+        error = EnvironmentFault(process.words_for(error))
+        process.say(escape(str(error)))  # with what is loaded: memory may be short
+    if as_json:
+        print_error(error)
+    return error.exit_code
+
+
+def print_error(error: CsfToolError) -> None:
+    """Print the document of an error to stdout, in place of the one that the command would have printed."""
+    try:
+        from csf_tool.documents.problem import error_document
+        from csf_tool.report.console import print_json
+
+        print_json(error_document(error))
+    except (ImportError, MemoryError):  # memory is too short for this as well: standard error has it
+        pass
 
 
 def say(message: str) -> None:
@@ -128,24 +139,11 @@ def show(
         print_out(*report(result))
 
 
-def check_new_file(option: str, path: Path) -> None:
-    """Refuse a file that cannot be written before there is work to lose.
-
-    Raises:
-        EnvironmentFault: its folder is not there, or cannot be written in.
-    """
-    folder = Path(os.path.realpath(path)).parent
-    try:
-        with tempfile.TemporaryFile(dir=folder):  # what permissions, mounts and quotas allow is told by trying alone
-            pass
-    except OSError as error:
-        raise EnvironmentFault(f"{option} {path}: no file can be made in {folder}: {error.strerror}") from error
-
-
 def check_figure(path: Path | None) -> None:
     """Refuse a figure that cannot be drawn before there is work to lose."""
     if path:
-        check_new_file("--figure", path)
+        from csf_tool.disk.new_file import require_writable
         from csf_tool.report.figures import require_figures
 
+        require_writable(path, "--figure")
         require_figures(path)

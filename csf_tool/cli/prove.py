@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from csf_tool.choices import CrossCheck, IdentityBy
-from csf_tool.cli.command import check_new_file, detail, guarded, note, open_argument, say, show
+from csf_tool.cli.command import detail, guarded, note, open_argument, say, show
 from csf_tool.cli.help import OUTPUT, SPEED, WHAT
 from csf_tool.cli.options import AllShardsOption, CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
-from csf_tool.errors import UsageError
 
 if TYPE_CHECKING:
     from csf_tool.disk.hashing import PublishedHash
@@ -99,21 +98,19 @@ def verify(
     from csf_tool.checkpoint.page_cache import should_drop_cache
     from csf_tool.checkpoint.published import place_of
     from csf_tool.coders.decoder import NumpyDecoder, make_decoder
+    from csf_tool.disk.new_file import require_writable
     from csf_tool.documents.verify import verify_document
-    from csf_tool.prove.verify import VerifyOptions
+    from csf_tool.prove.verify import VerifyOptions, require_that_options_fit
     from csf_tool.prove.verify import verify as run
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_report
     from csf_tool.running.jobs import default_jobs
 
-    if quick and (against or only or save_hashes):
-        raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
-    if tensors_only and not against:
-        raise UsageError("--tensors-only: compares with a checkpoint: give --against DENSE as well")
-    if save_hashes and (only or save_hashes.exists()):
-        raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
+    require_that_options_fit(
+        quick=quick, against=bool(against), tensors_only=tensors_only, only=only or (), save_hashes=save_hashes
+    )
     if save_hashes:
-        check_new_file("--save-hashes", save_hashes)
+        require_writable(save_hashes, "--save-hashes")
     opened = open_argument(checkpoint, all_shards=all_shards)
     reference = open_argument(against, all_shards=all_shards) if against else None
     decoder = NumpyDecoder() if quick else make_decoder(device, cross_check, note)
@@ -132,10 +129,10 @@ def verify(
         found = run(opened, reference, decoder, progress, options)
     for file in sorted({*found.checked_files, *found.failed_files}):
         detail(f"{file}: {'FAILED' if file in found.failed_files else 'OK'}")
-    show(found, verify_document, verify_report, as_json)
     if save_hashes and found.hashes:
         save_hashes.write_text(found.hashes.render(), "utf-8")
-    elif save_hashes:
+    show(found, verify_document, verify_report, as_json)
+    if save_hashes and not found.hashes:
         say(f"{save_hashes} is not written: a check failed")
     return 0 if found.ok else 1
 

@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Self
 from csf_tool.disk.appenders import make_appender
 from csf_tool.disk.own_files import PARTIAL
 from csf_tool.disk.reader import Reader, writing_fault
+from csf_tool.errors import EnvironmentFault
 from csf_tool.progress import OnBytes
 
 if sys.platform != "win32":
@@ -226,3 +228,17 @@ def lock(fd: int, *, wait: bool) -> bool | None:
         except OSError:  # some network file systems
             return None
         time.sleep(_LOOK_SECONDS)  # not in the call: Ctrl-C that arrives just before it would be lost there
+
+
+def require_writable(path: Path, option: str) -> None:
+    """Refuse a file that cannot be written before there is work to lose.
+
+    Raises:
+        EnvironmentFault: its folder is not there, or cannot be written in.
+    """
+    folder = Path(os.path.realpath(path)).parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # what permissions, mounts and quotas allow is told by trying alone
+            pass
+    except OSError as error:
+        raise EnvironmentFault(f"{option} {path}: no file can be made in {folder}: {error.strerror}") from error

@@ -11,7 +11,7 @@ Decompressing into `out` allocates nothing and never waits for the GPU: it can b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -37,7 +37,7 @@ class CsfScales:
     experts: int
     rows: int
     cols: int
-    _tables: DecodeTables
+    _tables: DecodeTables = field(repr=False)
 
     @property
     def device(self) -> torch.device:

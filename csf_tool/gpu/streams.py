@@ -47,6 +47,9 @@ class CsfStreams:
         """The fixed streams: uint8 `[experts, rows / 16, slab bytes]`."""
         self._exceptions = exceptions
 
+    def __repr__(self) -> str:
+        return f"<CsfStreams {self.format.name}: {len(self.fixed)} planes {self.rows}x{self.cols}, {self.fixed.device}>"
+
     @classmethod
     def of(
         cls, fmt: CsfFormat, fixed: torch.Tensor, exceptions: torch.Tensor, counts: Sequence[int], rows: int, cols: int

@@ -28,6 +28,9 @@ class ScaleWorkspace:
         nbytes = max(stack.workspace_bytes(layout) for stack in stacks)
         self.buffer = torch.empty(nbytes, dtype=torch.uint8, device=stacks[0].device)
 
+    def __repr__(self) -> str:
+        return f"<ScaleWorkspace {self.nbytes} bytes, {self.layout}, {self.buffer.device}>"
+
     @property
     def nbytes(self) -> int:
         """Bytes of the buffer."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from csf_tool.arguments import as_names, check_type
 from csf_tool.checkpoint.model import AnyPlane, Checkpoint, DensePlane, Plane
 from csf_tool.checkpoint.names import Role, natural_key, role_of
 from csf_tool.checkpoint.streams import Readers
@@ -90,6 +91,9 @@ def read_stack(
     interleave: bool = False,
 ) -> CsfStreams:
     """The checked streams of a stack on a device, not yet prepared. Arguments and errors are those of `load_stack`."""
+    for argument, value in (("tp_rank", tp_rank), ("tp_size", tp_size)):
+        check_type(argument, value, int)
+    check_type("layer", layer, int, str)
     wanted = _wanted(projection, order)
     if not 0 <= tp_rank < tp_size:
         raise UsageError(f"tp_rank {tp_rank} of tp_size {tp_size}: ranks count from 0")
@@ -148,10 +152,11 @@ def _sources(planes: Sequence[AnyPlane], readers: Readers, device: torch.device)
 
 def _wanted(projection: str, order: Sequence[str]) -> list[Role]:
     """The projections to join."""
+    check_type("projection", projection, str)
     single = [role for role in Role if role.value == projection]
     if projection != FUSED and not single:
         raise UsageError(f"projection {projection!r}: give {', '.join(Role)} or {FUSED}")
-    if sorted(order) != [Role.GATE, Role.UP]:
+    if sorted(as_names("order", order)) != [Role.GATE, Role.UP]:
         raise UsageError(f"order {order!r}: give ('gate', 'up') or ('up', 'gate')")
     return single or [Role(role) for role in order]
 

@@ -7,28 +7,29 @@ imported only for "pt".
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, overload
 
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
+from csf_tool.arguments import as_names, as_path, check_type
 from csf_tool.checkpoint.causes import first_of
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.logical import LogicalTensor, logical_metadata, logical_tensors
 from csf_tool.checkpoint.model import Checkpoint, Located
+from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import obstacles
 from csf_tool.coders.batches import batches
 from csf_tool.codes import Code
 from csf_tool.disk.reader import exists, is_file
-from csf_tool.errors import CheckpointError, EnvironmentFault, StreamError, UsageError
+from csf_tool.errors import not_installed
+from csf_tool.loading.errors import Broken, Missing, Misused, as_safetensors
 from csf_tool.loading.numpy_loader import NumpyLoader
-from csf_tool.text import escape
+from csf_tool.nearest import did_you_mean
+from csf_tool.text import count, escape
 
 if TYPE_CHECKING:
     import torch
@@ -43,35 +44,6 @@ T = TypeVar("T")
 _PT, _NP = ("pt", "torch", "pytorch"), ("np", "numpy")
 _BACKENDS = ("mmap", "pread")
 _nbytes = attrgetter("nbytes")
-
-
-class _Missing(UsageError, FileNotFoundError):
-    """Raised when there is nothing at a path; for code that catches what safetensors raises then."""
-
-
-class _Misused(UsageError, SafetensorError):
-    """Raised when the request cannot be right; for code that catches what safetensors raises then."""
-
-
-class _Broken(CheckpointError, SafetensorError):
-    """Raised when the checkpoint is at fault; for code that catches what safetensors raises then."""
-
-
-class _BrokenStream(StreamError, SafetensorError):
-    """Raised when a plane's streams break a rule; for code that catches what safetensors raises for broken files."""
-
-
-@contextmanager
-def _as_safetensors() -> Iterator[None]:
-    """Errors of the block as ones that are safetensors' own as well."""
-    try:
-        yield
-    except StreamError as error:
-        raise _BrokenStream(*error.fields) from error
-    except CheckpointError as error:
-        raise _Broken(*error.fields) from error
-    except UsageError as error:
-        raise _Misused(*error.fields) from error
 
 
 class _Loader(Protocol[T]):
@@ -137,12 +109,14 @@ class safe_open(Generic[T]):
             CheckpointError: the checkpoint is broken or incomplete. A SafetensorError, too.
             EnvironmentFault: it cannot be read here, torch is not installed, or there is no such GPU.
         """
+        check_type("framework", framework, str)
         if backend not in _BACKENDS:
-            raise _Misused(f"backend {backend!r}: give {' or '.join(_BACKENDS)}")
-        with _as_safetensors():
+            raise Misused(f"backend {backend!r}: give {' or '.join(_BACKENDS)}")
+        with as_safetensors():
             self._loader: _Loader[Any] | None = _loader(framework, device)
+        self._framework = framework
         self._lock = threading.Lock()
-        self._checkpoint = opened(filename)
+        self._checkpoint = opened(filename, "filename")
         self._tensors = logical_tensors(self._checkpoint)
 
     def __enter__(self) -> Self:
@@ -157,6 +131,10 @@ class safe_open(Generic[T]):
     def __del__(self) -> None:
         if loader := getattr(self, "_loader", None):
             loader.close()
+
+    def __repr__(self) -> str:
+        state = f"{count(len(self._tensors), 'tensor')}" if self._loader else "closed"
+        return f"<safe_open {self._checkpoint.label!r}, framework={self._framework!r}: {state}>"
 
     def keys(self) -> list[str]:
         """The names of the logical tensors, sorted."""
@@ -202,16 +180,16 @@ class safe_open(Generic[T]):
 
     def _tensor(self, name: str) -> LogicalTensor:
         if (tensor := self._tensors.get(name)) is None:
-            raise _Misused(f"{self._checkpoint.label}: has no tensor {escape(name)}")
+            raise no_tensor(self._checkpoint, self._tensors, name)
         return tensor
 
     def _load(self, tensors: Sequence[LogicalTensor]) -> list[T]:
-        with self._lock, _as_safetensors():
+        with self._lock, as_safetensors():
             return self._open_loader().load(tensors)
 
     def _open_loader(self) -> "_Loader[T]":
         if self._loader is None:
-            raise _Misused(f"{self._checkpoint.label}: is closed")
+            raise Misused(f"{self._checkpoint.label}: is closed")
         return self._loader
 
 
@@ -224,6 +202,9 @@ class TensorSlice(Generic[T]):
     def __init__(self, owner: safe_open[T], tensor: LogicalTensor) -> None:
         self._owner = owner
         self._tensor = tensor
+
+    def __repr__(self) -> str:
+        return f"<TensorSlice {self._tensor.name!r}, {self._tensor.dtype} {list(self._tensor.shape)}>"
 
     def get_shape(self) -> list[int]:
         """The shape, as a dense checkpoint's header has it."""
@@ -241,6 +222,17 @@ class TensorSlice(Generic[T]):
             items = (0 if isinstance(items[0], int) else slice(None), *items[1:])
         whole = self._owner._load([tensor])[0]
         return self._owner._open_loader().cut(whole, items)
+
+
+def no_tensor(checkpoint: Checkpoint, tensors: Mapping[str, LogicalTensor], name: str) -> Misused:
+    """The error of a name that no logical tensor has: what it is instead, or the nearest."""
+    check_type("name", name, str)
+    stream = parse_stream_name(name)
+    if stream and stream.scale in tensors:
+        hint = f": it is a stream of {escape(stream.scale)}: ask for that"
+    else:
+        hint = escape(did_you_mean(name, tensors))
+    return Misused(f"{checkpoint.label}: has no tensor {escape(name)}{hint}")
 
 
 def _leading_rows(item: object, tensor: LogicalTensor) -> range | None:
@@ -268,26 +260,28 @@ def _only_rows(tensor: LogicalTensor, rows: range) -> LogicalTensor:
     return LogicalTensor(tensor.name, tensor.dtype, shape, Located(shard, part))
 
 
-def opened(checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
-    """A checkpoint whose tensors can be read, opened here unless it is open already.
+def opened(checkpoint: Checkpoint | str | os.PathLike[str], name: str = "checkpoint") -> Checkpoint:
+    """A checkpoint whose tensors can be read, opened here unless it is open already; `name` is the argument's.
 
     Faults of configs are let pass: recipes say how to read, not what the bytes are.
 
     Raises:
+        TypeError: it is no path.
         FileNotFoundError: there is nothing at the path. A UsageError, too.
         UsageError: what is there is no checkpoint. A SafetensorError, too.
         CheckpointError: it is broken or incomplete. A SafetensorError, too.
         EnvironmentFault: the system cannot read it.
     """
     if not isinstance(checkpoint, Checkpoint):
-        path = Path(checkpoint)
+        with as_safetensors():
+            path = as_path(name, checkpoint)
         if not exists(path):
-            raise _Missing(f"{path}: no such file or folder")
-        with _as_safetensors():
+            raise Missing(f"{path}: no such file or folder")
+        with as_safetensors():
             checkpoint = open_checkpoint(path)
     if faults := [problem for problem in obstacles(checkpoint.problems) if problem.file not in CONFIG_FILES]:
         hint = "; if the rest of it is in another shard, open the folder" if is_file(checkpoint.path) else ""
-        raise _Broken(f"cannot be loaded: {first_of(faults)}{hint}", Code.FAULTY_SOURCE, checkpoint.label)
+        raise Broken(f"cannot be loaded: {first_of(faults)}{hint}", Code.FAULTY_SOURCE, checkpoint.label)
     return checkpoint
 
 
@@ -295,9 +289,9 @@ def _loader(framework: str, device: "torch.device | str | int") -> _Loader[Any]:
     if framework in _PT:
         return _torch_loader(device)
     if framework not in _NP:
-        raise _Misused(f"framework {framework!r}: give pt or np")
+        raise Misused(f"framework {framework!r}: give pt or np")
     if device != "cpu":
-        raise _Misused(f"device {device}: numpy arrays are on the CPU alone")
+        raise Misused(f"device {device}: numpy arrays are on the CPU alone")
     return NumpyLoader()
 
 
@@ -305,7 +299,7 @@ def _torch_loader(device: "torch.device | str | int") -> "TorchLoader":
     try:
         from csf_tool.loading.torch_loader import TorchLoader, torch_device
     except ModuleNotFoundError as error:
-        raise EnvironmentFault(f"{error.name} is not installed (pip install 'csf-tool[gpu]' adds it)") from error
+        raise not_installed(error.name or "torch", "gpu") from error
     return TorchLoader(torch_device(device))
 
 
@@ -316,7 +310,7 @@ def load_file(
 
     As `safetensors.torch.load_file`. Raises as `iter_tensors`.
     """
-    return dict(iter_tensors(filename, device=device))
+    return dict(iter_tensors(opened(filename, "filename"), device=device))
 
 
 def iter_tensors(
@@ -344,12 +338,13 @@ def iter_tensors(
         CheckpointError: the checkpoint is broken or incomplete, or a plane breaks a rule of the format.
         EnvironmentFault: it cannot be read here, torch is not installed, or there is no such GPU.
     """
+    check_type("batch", batch, int)
     checkpoint = opened(checkpoint)
     tensors = logical_tensors(checkpoint)
     if names is not None:
-        wanted = set(names)
+        wanted = set(as_names("names", names))
         for name in wanted - tensors.keys():
-            raise _Misused(f"{checkpoint.path}: has no tensor {escape(name)}")
+            raise no_tensor(checkpoint, tensors, name)
         tensors = {name: tensor for name, tensor in tensors.items() if name in wanted}
     return _loaded(_torch_loader(device), list(tensors.values()), batch)
 

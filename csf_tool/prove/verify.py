@@ -4,9 +4,10 @@
 alone. Bytes are compared, never floats.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.hash_list import HashList
@@ -52,6 +53,22 @@ class VerifyOptions:
     """Compare only tensors with the reference, not the config, the tokenizer or the headers' metadata."""
     published: list[PublishedHash] = field(default_factory=list)
     """A list of hashes of the checkpoint's files that the user gave."""
+
+
+def require_that_options_fit(
+    *, quick: bool, against: bool, tensors_only: bool, only: Sequence[str], save_hashes: Path | None
+) -> None:
+    """Refuse options of `verify` that do not go together, before there is work to lose.
+
+    Raises:
+        UsageError: they do not, or the file for hashes exists.
+    """
+    if quick and (against or only or save_hashes):
+        raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
+    if tensors_only and not against:
+        raise UsageError("--tensors-only: compares with a checkpoint: give --against DENSE as well")
+    if save_hashes and (only or save_hashes.exists()):
+        raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
 
 
 def verify(

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.coders.coded import CodedPlane, PlaneScales
 from csf_tool.coders.decoder import Decoder, make_decoder
 from csf_tool.coders.encoder import Encoder, make_encoder
-from csf_tool.errors import EnvironmentFault
+from csf_tool.errors import EnvironmentFault, UsageError, not_installed
 
 _RETRIES = 2
 """Most times that a shard is tried again after a worker's error; a worker that dies costs no retry."""
@@ -32,13 +33,23 @@ def cluster_executor(address: str | None) -> Iterator[Executor | None]:
     try:
         from distributed import Client
     except ImportError as error:
-        raise EnvironmentFault("--cluster: dask is not installed (pip install 'csf-tool[cluster]' adds it)") from error
+        raise not_installed("dask", "cluster").within("--cluster") from error
     try:
         client: Any = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise EnvironmentFault(f"--cluster {address}: no Dask scheduler answers: {error}") from error
     with client:
         yield client.get_executor(pure=False, retries=_RETRIES)
+
+
+def require_files(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint whose shards are not files, which is what workers read.
+
+    Raises:
+        UsageError: it is on the Hub.
+    """
+    if checkpoint.is_remote:
+        raise UsageError(f"{checkpoint.label}: workers of a cluster read files: fetch it first with `hf download`")
 
 
 @dataclass(frozen=True)

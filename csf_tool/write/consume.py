@@ -23,6 +23,7 @@ from csf_tool.text import escape
 from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, consumed_shards, is_complete
 from csf_tool.write.output import OutputShard
+from csf_tool.write.run import Written
 
 
 def require_consumable(checkpoint: Checkpoint) -> None:
@@ -103,6 +104,13 @@ def finish_removal(source: Path, destination: Path) -> bool:
         (source / name).unlink(missing_ok=True)
     journal.close()
     return True
+
+
+def finished_removal(source: Path, destination: Path) -> Written | None:
+    """The report of a run that had only its last source shards to remove; see `finish_removal`."""
+    if not finish_removal(source, destination):
+        return None
+    return Written(source=str(source), destination=str(destination), was_complete=True)
 
 
 def _has_shards(source: Path) -> bool:

@@ -7,15 +7,27 @@ from csf_tool.checkpoint.published import StatedOrigin
 from csf_tool.choices import CompressTo, Target
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder
-from csf_tool.errors import UsageError
+from csf_tool.errors import EnvironmentFault, UsageError
 from csf_tool.progress import Progress
+from csf_tool.text import count
 from csf_tool.write.compress import Compressed, CompressOptions, compress
 from csf_tool.write.convert import Converted, ConvertOptions, convert
 from csf_tool.write.expand import Expanded, expand
 from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Run
-from csf_tool.write.run import NOTHING, WriteOptions
+from csf_tool.write.run import NOTHING, WriteOptions, Written
 from csf_tool.write.selection import Rules
+
+
+def require_all_shards(done: Written) -> None:
+    """Check that the result is complete.
+
+    Raises:
+        EnvironmentFault: other parts of the run have still to write shards.
+    """
+    if done.missing:
+        missing = count(len(done.missing), "shard")
+        raise EnvironmentFault(f"{done.destination}: not complete: {missing} missing, as {done.missing[0]}")
 
 
 def finish(

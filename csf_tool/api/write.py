@@ -1,0 +1,303 @@
+"""`csf_tool.expand`, `csf_tool.compress`, `csf_tool.convert` and `csf_tool.finish`: writing another checkpoint."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from csf_tool.api.calling import OnProgress, Source, number_of_jobs, opened, progress_to, public
+from csf_tool.arguments import as_names, as_path
+from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.checkpoint.published import StatedOrigin
+from csf_tool.choices import CompressTo, Target
+from csf_tool.coders.decoder import make_decoder
+from csf_tool.coders.encoder import make_encoder
+from csf_tool.documents.written import (
+    CompressDocument,
+    ConvertDocument,
+    ExpandDocument,
+    compress_document,
+    convert_document,
+    expand_document,
+    written_document,
+)
+from csf_tool.progress import Progress, Silent
+from csf_tool.running.cluster import RemoteDecoder, RemoteEncoder, cluster_executor, require_files
+from csf_tool.write.compress import Compressed, CompressOptions
+from csf_tool.write.compress import compress as run_compress
+from csf_tool.write.consume import finished_removal
+from csf_tool.write.convert import Converted, ConvertOptions
+from csf_tool.write.convert import convert as run_convert
+from csf_tool.write.expand import Expanded
+from csf_tool.write.expand import expand as run_expand
+from csf_tool.write.finish import finish as run_finish
+from csf_tool.write.finish import require_all_shards
+from csf_tool.write.run import Share, WriteOptions, Written, require_sole_run
+from csf_tool.write.selection import Rules
+from csf_tool.write.targets import TARGETS
+
+
+@public
+def expand(
+    checkpoint: Source,
+    destination: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    jobs: int | None = None,
+    shards: str | None = None,
+    recheck: bool = False,
+    drop_cache: bool | None = None,
+    ignore_space: bool = False,
+    adopt: bool = False,
+    consume_source: bool = False,
+    cluster: str | None = None,
+    all_shards: bool = False,
+    on_progress: OnProgress | None = None,
+) -> ExpandDocument:
+    """Write the ordinary dense checkpoint, and return what `csf-tool expand --json` says of it.
+
+    The same call again goes on after an interruption, and does nothing once the result is complete.
+
+    Args:
+        checkpoint: a folder, a file, a repository on the Hub, or what `open_checkpoint` gave.
+        destination: a new or empty folder, or one that such a call has left.
+        device: where planes are decoded: "auto", "cpu", "cuda" or "cuda:N".
+        jobs: shards in flight together; one a core, up to 4, when None.
+        shards: "I/N": do the I-th of N parts of the shards by itself; `finish` does what is left after the last.
+        recheck: read shards that an interrupted run finished, and compare them.
+        drop_cache: keep the files out of the page cache; when None, large new ones, and all if they would fill memory.
+        ignore_space: begin even where the disk reports too little room.
+        adopt: compare files that others put into the destination, and keep what is right.
+        consume_source: REMOVE each source shard once its replacement is written and proven. Nobody is asked.
+        cluster: "tcp://HOST:PORT": run the shards on a Dask cluster.
+        all_shards: leave no shard aside, though the index does not list it.
+        on_progress: called with the bytes done and the bytes to do.
+
+    Raises:
+        UsageError: there is nothing to expand, the destination cannot be right, or the options do not fit together.
+        CheckpointError: the checkpoint is broken; nothing was written, or only whole and good shards.
+        EnvironmentFault: not enough room, or the system, the network or the device cannot do it.
+    """
+    how = _How(jobs, shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards, on_progress)
+    if consumed := how.consumed("checkpoint", checkpoint, destination):
+        return expand_document(Expanded(**vars(consumed), device="", planes=0))
+    with how.begun("checkpoint", checkpoint, destination) as w:
+        decoder = RemoteDecoder(device) if cluster else make_decoder(device)
+        return expand_document(run_expand(w.source, w.destination, decoder, w.progress, w.options))
+
+
+@public
+def compress(
+    dense: Source,
+    destination: str | os.PathLike[str],
+    *,
+    to: Literal["hf", "container"] | None = None,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    keep_larger: bool = False,
+    allow_padded: bool = False,
+    family: str | None = None,
+    source_model_id: str | None = None,
+    source_revision: str | None = None,
+    device: str = "auto",
+    jobs: int | None = None,
+    shards: str | None = None,
+    recheck: bool = False,
+    drop_cache: bool | None = None,
+    ignore_space: bool = False,
+    adopt: bool = False,
+    consume_source: bool = False,
+    cluster: str | None = None,
+    all_shards: bool = False,
+    on_progress: OnProgress | None = None,
+) -> CompressDocument:
+    """Write a CSF checkpoint of a dense FP4 one, and return what `csf-tool compress --json` says of it.
+
+    The same call again goes on after an interruption, and does nothing once the result is complete.
+
+    Args:
+        dense: a folder, a file, a repository on the Hub, or what `open_checkpoint` gave.
+        destination: a new or empty folder, or one that such a call has left.
+        to: the layout to write; when None, the one whose readers take the format.
+        include: scales to compress: globs on tensor names; the routed experts' when empty.
+        exclude: scales to leave dense: globs on tensor names.
+        keep_larger: compress planes that grow, too.
+        allow_padded: compress scales that may be padded or in tile order, byte by byte.
+        family: for a container, the model family to state.
+        source_model_id: for a container, the source repository to state.
+        source_revision: for a container, the source revision to state.
+        device: where planes are encoded: "auto", "cpu", "cuda" or "cuda:N".
+        jobs: shards in flight together; one a core, up to 4, when None.
+        shards: "I/N": do the I-th of N parts of the shards by itself; `finish` does what is left after the last.
+        recheck: read shards that an interrupted run finished, and compare them.
+        drop_cache: keep the files out of the page cache; when None, large new ones, and all if they would fill memory.
+        ignore_space: begin even where the disk reports too little room.
+        adopt: compare files that others put into the destination, and keep what is right.
+        consume_source: REMOVE each source shard once its replacement is written and proven. Nobody is asked.
+        cluster: "tcp://HOST:PORT": run the shards on a Dask cluster.
+        all_shards: leave no shard aside, though the index does not list it.
+        on_progress: called with the bytes done and the bytes to do.
+
+    Raises:
+        UsageError: nothing can be compressed, the destination cannot be right, or the options do not fit together.
+        CheckpointError: the checkpoint is broken, or a written shard did not give back its original.
+        EnvironmentFault: not enough room, or the system, the network or the device cannot do it.
+    """
+    how = _How(jobs, shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards, on_progress)
+    layout = CompressTo(to) if to else None
+    rules = Rules(as_names("include", include), as_names("exclude", exclude), keep_larger, allow_padded)
+    what = CompressOptions(layout, rules, StatedOrigin(family, source_model_id, source_revision))
+    if consumed := how.consumed("dense", dense, destination):
+        target = TARGETS[open_checkpoint(Path(destination)).layout.name]
+        return compress_document(Compressed(**vars(consumed), target=target, device="", by_format=[], left=[]))
+    with how.begun("dense", dense, destination) as w:
+        encoder = RemoteEncoder(device) if cluster else make_encoder(device)
+        decoder = RemoteDecoder(device) if cluster else make_decoder(device)
+        return compress_document(run_compress(w.source, w.destination, what, encoder, decoder, w.progress, w.options))
+
+
+@public
+def convert(
+    source: Source,
+    destination: str | os.PathLike[str],
+    *,
+    to: Literal["hf", "container", "serving"],
+    link: bool = False,
+    checkpoint_root: str | None = None,
+    family: str | None = None,
+    source_model_id: str | None = None,
+    source_revision: str | None = None,
+    jobs: int | None = None,
+    shards: str | None = None,
+    recheck: bool = False,
+    drop_cache: bool | None = None,
+    ignore_space: bool = False,
+    adopt: bool = False,
+    consume_source: bool = False,
+    cluster: str | None = None,
+    all_shards: bool = False,
+    on_progress: OnProgress | None = None,
+) -> ConvertDocument:
+    """Write a CSF checkpoint in another layout, and return what `csf-tool convert --json` says of it.
+
+    The same call again goes on after an interruption, and does nothing once the result is complete.
+
+    Args:
+        source: a folder, a repository on the Hub, or what `open_checkpoint` gave.
+        destination: a new or empty folder, or one that such a call has left.
+        to: the layout to write.
+        link: hard-link unchanged shards instead of copying them.
+        checkpoint_root: for "serving", the container's path as the server sees it.
+        family: for a container, the model family to state.
+        source_model_id: for a container, the source repository to state.
+        source_revision: for a container, the source revision to state.
+        jobs: shards in flight together; one a core, up to 4, when None.
+        shards: "I/N": do the I-th of N parts of the shards by itself; `finish` does what is left after the last.
+        recheck: read shards that an interrupted run finished, and compare them.
+        drop_cache: keep the files out of the page cache; when None, large new ones, and all if they would fill memory.
+        ignore_space: begin even where the disk reports too little room.
+        adopt: compare files that others put into the destination, and keep what is right.
+        consume_source: REMOVE each source shard once its replacement is written and proven. Nobody is asked.
+        cluster: "tcp://HOST:PORT": run the shards on a Dask cluster.
+        all_shards: leave no shard aside, though the index does not list it.
+        on_progress: called with the bytes done and the bytes to do.
+
+    Raises:
+        UsageError: the layouts do not go together, the destination cannot be right, or the options do not.
+        CheckpointError: the checkpoint is broken.
+        EnvironmentFault: not enough room, or the system or the network cannot do it.
+    """
+    how = _How(jobs, shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards, on_progress)
+    what = ConvertOptions(checkpoint_root, StatedOrigin(family, source_model_id, source_revision))
+    if consumed := how.consumed("source", source, destination):
+        return convert_document(Converted(**vars(consumed), target=Target(to)))
+    with how.begun("source", source, destination, link=link) as w:
+        return convert_document(run_convert(w.source, w.destination, Target(to), what, w.progress, w.options))
+
+
+@public
+def finish(
+    checkpoint: Source, destination: str | os.PathLike[str], *, device: str = "auto", all_shards: bool = False
+) -> ExpandDocument | CompressDocument | ConvertDocument:
+    """Write index and configs once all parts of a run with `shards` are there; the last part does it by itself.
+
+    Args:
+        checkpoint: the source of that run.
+        destination: its destination.
+        device: where planes are decoded or encoded: "auto", "cpu", "cuda" or "cuda:N".
+        all_shards: as for that run.
+
+    Raises:
+        UsageError: no unfinished run is there, or one of another source.
+        CheckpointError: the checkpoint is broken, or what the run has noted is.
+        EnvironmentFault: shards are missing still, or the system cannot do it.
+    """
+    folder = as_path("destination", destination)
+    with opened("checkpoint", checkpoint, all_shards=all_shards) as source:
+        done = run_finish(source, folder, make_encoder(device), make_decoder(device), Silent())
+        require_all_shards(done)
+        return written_document(done)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A run that is about to write."""
+
+    source: Checkpoint
+    destination: Path
+    options: WriteOptions
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class _How:
+    """The arguments that every function that writes has."""
+
+    jobs: int | None
+    shards: str | None
+    recheck: bool
+    drop_cache: bool | None
+    ignore_space: bool
+    adopt: bool
+    consume_source: bool
+    cluster: str | None
+    all_shards: bool
+    on_progress: OnProgress | None
+
+    def consumed(self, name: str, source: Source, destination: str | os.PathLike[str]) -> Written | None:
+        """What is left to report where a run with `consume_source` had only its last source shards to remove."""
+        if not self.consume_source or isinstance(source, Checkpoint):
+            return None
+        path, folder = as_path(name, source), as_path("destination", destination)
+        return finished_removal(path, folder)
+
+    @contextmanager
+    def begun(
+        self, name: str, source: Source, destination: str | os.PathLike[str], *, link: bool = False
+    ) -> Iterator[_Begun]:
+        """Open the source, and make the options."""
+        folder, share = as_path("destination", destination), Share.parse(self.shards)
+        jobs = number_of_jobs(self.jobs)
+        if self.consume_source:
+            require_sole_run(self.shards, self.cluster)
+        if self.cluster:  # workers have working folders of their own
+            folder = folder.absolute()
+            source = source if isinstance(source, Checkpoint) or not Path(source).exists() else Path(source).absolute()
+        with opened(name, source, all_shards=self.all_shards) as checkpoint, cluster_executor(self.cluster) as executor:
+            if self.cluster:
+                require_files(checkpoint)
+            options = WriteOptions(
+                jobs=jobs,
+                share=share,
+                recheck=self.recheck,
+                drop_cache=self.drop_cache,
+                consume_source=self.consume_source,
+                ignore_space=self.ignore_space,
+                adopt=self.adopt,
+                link=link,
+                executor=executor,
+            )
+            yield _Begun(checkpoint, folder, options, progress_to(self.on_progress))
