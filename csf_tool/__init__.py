@@ -76,11 +76,12 @@ def __getattr__(name: str) -> "Any":
         try:
             return getattr(import_module(_HOMES[name]), name)
         except ModuleNotFoundError as error:
-            if error.name not in ("torch", "triton"):
+            package = str(error.name).partition(".")[0]
+            if package not in ("torch", "triton"):
                 raise
             from csf_tool.errors import not_installed
 
-            raise not_installed(error.name, "gpu") from error
+            raise not_installed(package, "gpu") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

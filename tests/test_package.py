@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import csf_tool
+from tests.conftest import SAMPLES
 
 
 def test_type_checkers_see_what_is_there() -> None:
@@ -26,6 +27,55 @@ def test_type_checkers_see_what_is_there() -> None:
 def test_other_names_are_not_there() -> None:
     with pytest.raises(AttributeError, match="module 'csf_tool' has no attribute 'decode'"):
         csf_tool.decode  # noqa: B018
+
+
+def test_importing_it_costs_next_to_nothing() -> None:
+    code = "import sys; before = set(sys.modules); import csf_tool; print(*sorted(set(sys.modules) - before))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {name.partition(".")[0] for name in loaded} <= {"csf_tool", "importlib", "warnings"}
+    assert {name for name in loaded if name.startswith("csf_tool")} == {"csf_tool", "csf_tool.version"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["torch", "triton"])
+def test_every_name_without_torch_says_the_same(missing: str) -> None:
+    """Whatever needs it, when it is touched or called; and it is an ImportError, as whoever looks for one expects."""
+    folder = str(SAMPLES / "nvfp4-csf-hf")
+    code = f"""
+import sys
+sys.modules[{missing!r}] = None
+import csf_tool
+from csf_tool.errors import EnvironmentFault
+
+said = set()
+def ask(call):
+    try:
+        call()
+    except EnvironmentFault as error:
+        assert error.exit_code == 3
+        said.add(str(error).removeprefix("--device cuda: "))
+        return error
+
+for name in csf_tool.__all__:
+    error = ask(lambda: getattr(csf_tool, name))
+    assert error is None or isinstance(error, ImportError)
+calls = [
+    lambda: csf_tool.safe_open({folder!r}),
+    lambda: csf_tool.load_file({folder!r}),
+    lambda: list(csf_tool.iter_tensors({folder!r})),
+]
+calls = calls if {missing!r} == "torch" else []
+calls += [
+    lambda: csf_tool.load_stack({folder!r}, 0, "gate"),
+    lambda: csf_tool.verify({folder!r}, device="cuda"),
+    lambda: csf_tool.expand({folder!r}, "/nowhere/x", device="cuda"),
+]
+assert all(map(ask, calls))
+print(*said)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout == f"{missing} is not installed (pip install 'csf-tool[gpu]' adds it)\n"
 
 
 def test_torch_is_imported_when_it_is_needed() -> None:

@@ -3,16 +3,27 @@
 It runs, too, so that what the types promise is what happens.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 
 import csf_tool
-from csf_tool import CsfScales, ScaleWorkspace
+from csf_tool import (
+    CompressDocument,
+    ConvertDocument,
+    CsfScales,
+    ExpandDocument,
+    ScaleWorkspace,
+    StatsDocument,
+    VerifyDocument,
+)
 
 
 def torch_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -57,6 +68,47 @@ def decoded(workspace: ScaleWorkspace, stack: CsfScales, expert_start: torch.Ten
     dense = workspace.decompress(stack, expert_start=expert_start)
     assert_type(dense, torch.Tensor)
     return dense
+
+
+def documents(folder: Path, dense: Path, out: Path) -> None:
+    looked = csf_tool.stats(folder, scales=True)
+    assert_type(looked, StatsDocument)
+    assert_type(looked["scales"]["csf_bytes"], int | None)
+    assert_type(looked["by_layer"][0]["layer"], str)
+    proof = csf_tool.verify(csf_tool.open_checkpoint(folder), against=dense, device="cpu", only=["*"], jobs=1)
+    assert_type(proof, VerifyDocument)
+    assert_type(proof["ok"], bool)
+    assert_type(proof["checks"][0]["status"], Literal["passed", "failed", "warning", "skipped"])
+    assert_type(csf_tool.identity(folder, by="sizes")["identity"], str)
+    assert_type(csf_tool.plan(folder, gpu_memory="96GiB", tp=2)["saved_bytes"], int)
+    written = csf_tool.expand(folder, out / "dense", device="cpu", on_progress=lambda done, total: total - done)
+    assert_type(written["proved_shards"], list[str])
+    assert_type(csf_tool.compress(dense, out / "csf", device="cpu", exclude="*.layers.0.*"), CompressDocument)
+    assert_type(csf_tool.convert(folder, out / "container", to="container"), ConvertDocument)
+    assert_type(csf_tool.finish(folder, out / "dense"), ExpandDocument | CompressDocument | ConvertDocument)
+
+
+@pytest.mark.slow
+def test_what_the_types_promise_of_documents(sample: Callable[[str], Path], tmp_path: Path) -> None:
+    documents(sample("nvfp4-csf-hf"), sample("nvfp4-dense"), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_script_elsewhere_is_checked_strictly(tmp_path: Path) -> None:
+    """As users check theirs: by the types of the package (`py.typed`), right and wrong ones."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import csf_tool\n"
+        "ok: bool = csf_tool.verify('x')['ok']\n"
+        "saved: int | None = csf_tool.stats('x')['scales']['saved_bytes']\n"
+        "document: csf_tool.ExpandDocument = csf_tool.expand('x', 'y', jobs=2)\n"
+        "csf_tool.verify('x', cross_check='some')\n"
+        "csf_tool.stats('x')['nothing']\n"
+    )
+    check = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(script)]
+    done = subprocess.run(check, capture_output=True, text=True, check=False, cwd=tmp_path)
+    faults = [line.split(": ")[0].rpartition(":")[2] for line in done.stdout.splitlines() if ": error:" in line]
+    assert faults == ["5", "6"], done.stdout
 
 
 def test_what_the_types_promise(sample: Callable[[str], Path]) -> None:

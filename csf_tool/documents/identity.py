@@ -14,7 +14,7 @@ class IdentityDocument(TypedDict):
     checkpoint: str
     """The path of the checkpoint; of one on the Hub, repository and commit."""
     scheme: str
-    """How the identity is made: a word that stays."""
+    """How the identity is made: a fixed word."""
     identity: str
     """The identity: a SHA-256 in hex. Two are comparable only if `scheme` and `basis` are the same."""
     basis: Literal["manifest", "digests", "sizes"]

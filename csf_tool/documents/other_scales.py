@@ -31,7 +31,7 @@ class ScaleGroupDocument(TypedDict):
     bytes: int
     """Bytes of these tensors."""
     reason: str
-    """Why they are no planes: a word that stays."""
+    """Why they are no planes: a fixed word."""
     why: str
     """The same as a sentence."""
     first: str
@@ -97,7 +97,7 @@ class InspectScaleDocument(TypedDict):
     matrices: int
     """Number of matrices in the tensor."""
     reason: str
-    """Why it is no plane: a word that stays."""
+    """Why it is no plane: a fixed word."""
     why: str
     """The same as a sentence."""
     weight: TensorLookDocument | None

@@ -16,7 +16,7 @@ class StatsCheckpointDocument(TypedDict):
     path: str
     """Its path; of one on the Hub, repository and commit."""
     layout: str
-    """Its layout: a word that stays."""
+    """Its layout: a fixed word."""
     kind: str
     """Layout, CSF or dense, and formats, in words."""
 
@@ -66,7 +66,7 @@ class FormatGroupDocument(GroupDocument):
     """The planes of one format."""
 
     format: str
-    """The format: a word that stays, such as `nvfp4`."""
+    """The format: a fixed word, such as `nvfp4`."""
 
 
 class ProjectionGroupDocument(GroupDocument):

@@ -41,7 +41,7 @@ class WrittenDocument(TypedDict):
     notes: list[str]
     """Remarks on the result, in words."""
     was_complete: bool
-    """Whether an earlier run had written all of it: this one has done nothing."""
+    """Whether an earlier run had written all of it: this one has done nothing, and its lists of files are empty."""
     bytes_written: int
     """Bytes that this run has written."""
     seconds: float
@@ -102,7 +102,7 @@ class CompressDocument(WrittenDocument):
     schema: Literal["csf-tool.compress/1"]
     """The name and version of this document."""
     layout: str
-    """The layout that was written: a word that stays."""
+    """The layout that was written: a fixed word."""
     format: str | None
     """The format of all planes; null where there are several."""
     formats: list[str]

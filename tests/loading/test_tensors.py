@@ -1,8 +1,11 @@
 """safe_open, load_file and iter_tensors: the dense checkpoint's tensors, as safetensors itself gives them."""
 
+import importlib
+import pickle
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
 import csf_tool
 from csf_tool.checkpoint.logical import logical_tensors
@@ -391,3 +395,84 @@ def test_a_checkpoint_left_in_parts_by_a_download(tmp_path: Path) -> None:
     shutil.move(root / "model-00002-of-00002.safetensors", tmp_path)
     with pytest.raises(CheckpointError, match=r"cannot be loaded: model-00002-of-00002\.safetensors"):
         csf_tool.load_file(root)
+
+
+def test_errors_have_the_name_that_is_caught(sample: Sample, tmp_path: Path) -> None:
+    """Tracebacks and pickles: what stands there can be imported and caught."""
+    (tmp_path / "broken.safetensors").write_bytes(b"\xff" * 100)
+    folder = sample("nvfp4-csf-hf")
+    calls: list[tuple[Callable[[], object], type[Exception]]] = [
+        (lambda: csf_tool.safe_open(tmp_path / "nowhere"), FileNotFoundError),
+        (lambda: csf_tool.safe_open(folder, "np").get_tensor("nothing"), SafetensorError),
+        (lambda: csf_tool.safe_open(folder, "tf"), SafetensorError),  # type: ignore[call-overload]
+        (lambda: csf_tool.safe_open(tmp_path / "broken.safetensors", "np"), SafetensorError),
+    ]
+    for call, theirs in calls:
+        with pytest.raises(theirs) as caught:
+            call()
+        error = caught.value
+        assert isinstance(error, CsfToolError)
+        line = traceback.format_exception_only(error)[0]
+        module, _, name = line.partition(":")[0].rpartition(".")
+        assert isinstance(error, getattr(importlib.import_module(module), name))
+        assert not name.startswith("_")
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), again.fields) == (type(error), str(error), error.fields)
+
+
+def test_a_name_that_is_not_there(sample: Sample) -> None:
+    """The nearest are named, and what a stream belongs to, by whichever function is asked."""
+    folder = sample("nvfp4-csf-hf")
+    with csf_tool.safe_open(folder, "np") as f:
+        scale = next(name for name in f.keys() if name.endswith("gate_proj.weight_scale"))
+        for wrong, hint in [
+            (f"{scale}.nvfp4_csf_fixed", f": it is a stream of {scale}: ask for that"),
+            (f"{scale}.nvfp4_csf_exceptions", f": it is a stream of {scale}: ask for that"),
+            (scale.replace("gate_proj", "gate_prj"), f"; did you mean {scale}"),
+            (scale.removeprefix("model."), f"; did you mean {scale}"),
+            ("nothing like it", ""),
+        ]:
+            for ask in (f.get_tensor, f.get_slice, lambda name: csf_tool.iter_tensors(folder, names=[name])):
+                with pytest.raises(UsageError) as caught:
+                    ask(wrong)
+                assert str(caught.value).startswith(f"{folder}: has no tensor {wrong}{hint}")
+
+
+def test_what_objects_say_of_themselves(sample: Sample) -> None:
+    folder = sample("nvfp4-csf-hf")
+    with csf_tool.safe_open(folder, "np") as f:
+        assert repr(f) == f"<safe_open '{folder}', framework='np': 151 tensors>"
+        assert (
+            repr(f.get_slice("model.language_model.embed_tokens.weight"))
+            == "<TensorSlice 'model.language_model.embed_tokens.weight', BF16 [512, 384]>"
+        )
+    assert repr(f) == f"<safe_open '{folder}', framework='np': closed>"
+    checkpoint = csf_tool.open_checkpoint(folder)
+    assert repr(checkpoint) == f"<Checkpoint '{folder}': Hugging Face layout, NVFP4 CSF, 3 shards>"
+    assert len(repr(checkpoint.planes[0])) < 2000
+
+
+def test_a_wrong_type_is_named(sample: Sample) -> None:
+    loading: Any = csf_tool
+    folder = sample("nvfp4-csf-hf")
+    f = loading.safe_open(folder, "np")
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("framework", lambda: loading.safe_open(folder, 5)),
+        ("name", lambda: f.get_tensor(5)),
+        ("name", lambda: f.get_slice(None)),
+        ("names", lambda: loading.iter_tensors(folder, names=5)),
+        ("names", lambda: loading.iter_tensors(folder, names=[5])),
+        ("batch", lambda: loading.iter_tensors(folder, batch="much")),
+    ]
+    for argument, call in calls:
+        with pytest.raises(TypeError, match=rf"^{argument}: "):
+            call()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"layer": None}, {"projection": 5}, {"tp_rank": "0"}, {"tp_size": None}, {"order": 5}], ids=str
+)
+def test_a_wrong_type_is_named_for_a_stack(wrong: dict[str, Any], sample: Sample) -> None:
+    given: dict[str, Any] = {"layer": 0, "projection": "gate_up", "device": "cpu"} | wrong
+    with pytest.raises(TypeError, match=rf"^{next(iter(wrong))}: "):
+        csf_tool.load_stack(sample("nvfp4-csf-hf"), **given)
