@@ -74,7 +74,7 @@ def not_installed(package: str, extra: str) -> NotInstalled:
 
 
 def system_fault(error: OSError) -> EnvironmentFault:
-    """What the system refuses, as an error of csf-tool's."""
+    """The refusal of the system, as an error of csf-tool's."""
     reason = error.strerror or str(error)
     if not error.filename:
         return EnvironmentFault(f"input/output: {reason}")

@@ -37,6 +37,6 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def _distance(a: str, b: str) -> tuple[int, int]:
-    """How far the numbers of two names lie apart: in how many of them they differ, and by how much."""
+    """Distance of the numbers of two names: in how many of them they differ, and by how much."""
     pairs = list(zip(map(int, _NUMBER.findall(a)), map(int, _NUMBER.findall(b)), strict=False))
     return sum(x != y for x, y in pairs), sum(abs(x - y) for x, y in pairs)

@@ -268,7 +268,7 @@ class _How:
     on_progress: OnProgress | None
 
     def consumed(self, name: str, source: Source, destination: str | os.PathLike[str]) -> Written | None:
-        """What is left to report where a run with `consume_source` had only its last source shards to remove."""
+        """The report of a run with `consume_source` that had only its last source shards to remove."""
         if not self.consume_source or isinstance(source, Checkpoint):
             return None
         path, folder = as_path(name, source), as_path("destination", destination)

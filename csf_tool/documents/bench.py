@@ -38,9 +38,9 @@ class MeasureDocument(TypedDict):
     name: str
     """The name of the way."""
     flushed: TimingDocument
-    """Its time with its data out of the L2 cache."""
+    """The time with its data out of the L2 cache."""
     warm: TimingDocument | None
-    """Its time with its data in the L2 cache as far as they fit; null where that was not measured."""
+    """The time with its data in the L2 cache as far as they fit; null where that was not measured."""
     note: str
     """A remark, in words."""
 
@@ -56,7 +56,7 @@ class RatedMeasureDocument(MeasureDocument):
     """One way to do the work, beside the floor."""
 
     of_floor: float | None
-    """Its time as a multiple of the floor's; null where it does not move as many bytes."""
+    """The time as a multiple of the floor's; null where it does not move as many bytes."""
 
 
 class CaseDocument(TypedDict):
@@ -114,9 +114,9 @@ class PairDocument(TypedDict):
     """A product with dense scales, and with scales that are decoded just before it."""
 
     dense: TimingDocument
-    """With scales that lie dense in memory."""
+    """The product with scales that lie dense in memory."""
     staged: TimingDocument
-    """With scales that are decoded just before it."""
+    """The product with scales that are decoded just before it."""
     cost_us: float
     """Microseconds that decoding first adds."""
     cost_share: float
@@ -149,9 +149,9 @@ class ProductDocument(TypedDict):
     tile: TileDocument
     """The launch shape."""
     flushed: PairDocument
-    """With its data out of the L2 cache."""
+    """The times with its data out of the L2 cache."""
     warm: PairDocument | None
-    """With its data in the L2 cache as far as they fit; null where every launch reads more than the L2 holds."""
+    """The times with its data in the L2 cache as far as they fit; null where every launch reads more than the L2 holds."""
 
 
 class BenchDocument(TypedDict):

@@ -14,11 +14,11 @@ class IdentityDocument(TypedDict):
     checkpoint: str
     """The path of the checkpoint; of one on the Hub, repository and commit."""
     scheme: str
-    """How the identity is made: a fixed word."""
+    """The rule by which the identity is made: a fixed word."""
     identity: str
     """The identity: a SHA-256 in hex. Two are comparable only if `scheme` and `basis` are the same."""
     basis: Literal["manifest", "digests", "sizes"]
-    """What it is made of: a container's manifest, the SHA-256 of every shard, or (far weaker) their sizes."""
+    """The facts that it is made of: a container's manifest, the SHA-256 of every shard, or (far weaker) their sizes."""
     shards: dict[str, str]
     """The SHA-256 of each shard in hex, or its size in decimal; empty with the basis `manifest`."""
     problems: list[ProblemDocument]

@@ -84,7 +84,7 @@ class PlaneFaultDocument(TypedDict):
     code: str
     """The kind of fault: a code of [troubleshooting](troubleshooting.md)."""
     problem: str
-    """What is wrong, in words."""
+    """A sentence that says what is wrong."""
 
 
 class InspectPlaneDocument(TypedDict):
@@ -97,7 +97,7 @@ class InspectPlaneDocument(TypedDict):
     format: str
     """The format."""
     stored: Literal["dense", "csf"]
-    """How it is stored; of a dense one, the streams are those that `compress` would make."""
+    """The way in which it is stored; of a dense one, the streams are those that `compress` would make."""
     rows: int
     """Rows of the plane."""
     cols: int
@@ -131,7 +131,7 @@ class InspectPlaneDocument(TypedDict):
     exception_positions: list[int]
     """The positions of the exceptions: row times `cols` plus column."""
     exception_distances: list[int]
-    """How many steps each lies outside its row's window; negative below it."""
+    """Number of steps that each lies outside its row's window; negative below it."""
     row_exceptions: list[int]
     """Number of exceptions in each row."""
     col_exceptions: list[int]

@@ -15,7 +15,7 @@ class ScaleGroupDocument(TypedDict):
     weights: str
     """The format of their weights."""
     a_scale_for: str
-    """What one number scales, in words; empty where that is not known."""
+    """The part of a weight that one number scales, in words; empty where that is not known."""
     group_size: int | None
     """Number of weights that share a scale; null where that is not known or not one number."""
     matrices: int
@@ -91,7 +91,7 @@ class InspectScaleDocument(TypedDict):
     weights: str
     """The format of its weights."""
     a_scale_for: str
-    """What one number scales, in words; empty where that is not known."""
+    """The part of a weight that one number scales, in words; empty where that is not known."""
     group_size: int | None
     """Number of weights that share a scale; null where that is not known or not one number."""
     matrices: int
@@ -103,7 +103,7 @@ class InspectScaleDocument(TypedDict):
     weight: TensorLookDocument | None
     """The weight that it belongs to; null where none was found."""
     values: ScaleValuesDocument
-    """Its values."""
+    """The values."""
     byte_counts: list[int] | None
     """Number of scales that have each byte, 0 to 255; null where a scale is not one byte."""
 

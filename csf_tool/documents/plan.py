@@ -9,7 +9,7 @@ class PlanCheckpointDocument(TypedDict):
     """The checkpoint that was looked at."""
 
     path: str
-    """Its path; of one on the Hub, repository and commit."""
+    """The path; of one on the Hub, repository and commit."""
     kind: str
     """Layout, CSF or dense, and formats, in words."""
 
@@ -18,9 +18,9 @@ class StrategiesDocument(TypedDict):
     """A number of bytes for each of the two strategies."""
 
     expanded: int
-    """With scales that are decoded when loading."""
+    """Bytes with scales that are decoded when loading."""
     compressed: int
-    """With scales that are kept compressed, and decoded before each product."""
+    """Bytes with scales that are kept compressed, and decoded before each product."""
 
 
 class StackDocument(TypedDict):
@@ -49,7 +49,7 @@ class StackDocument(TypedDict):
 
 
 class GrowthDocument(TypedDict):
-    """What some number of resident stacks takes."""
+    """Bytes that some number of resident stacks takes."""
 
     stacks: int
     """Number of resident stacks."""
@@ -95,7 +95,7 @@ class PlanDocument(TypedDict):
     stacks: list[StackDocument]
     """All stacks, resident or not."""
     growth: list[GrowthDocument]
-    """What 1, 2, 3, ... resident stacks take."""
+    """Bytes that 1, 2, 3, ... resident stacks take."""
 
 
 def plan_document(plan: Plan) -> PlanDocument:

@@ -16,7 +16,7 @@ class ProblemDocument(TypedDict):
     tensor: str
     """The tensor it is in; empty where it is in none."""
     problem: str
-    """What is wrong, in words."""
+    """A sentence that says what is wrong."""
 
 
 class GradedProblemDocument(ProblemDocument):
@@ -32,7 +32,7 @@ class ErrorDocument(TypedDict):
     schema: Literal["csf-tool.error/1"]
     """The name and version of this document."""
     error: ProblemDocument
-    """What went wrong; on the command line the same is one line on standard error."""
+    """The fault; on the command line the same is one line on standard error."""
     exit_code: int
     """The exit code of the command: 1 the checkpoint is at fault, 2 wrong usage, 3 it could not be done here."""
 

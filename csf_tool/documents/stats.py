@@ -14,9 +14,9 @@ class StatsCheckpointDocument(TypedDict):
     """The checkpoint that was looked at."""
 
     path: str
-    """Its path; of one on the Hub, repository and commit."""
+    """The path; of one on the Hub, repository and commit."""
     layout: str
-    """Its layout: a fixed word."""
+    """The layout: a fixed word."""
     kind: str
     """Layout, CSF or dense, and formats, in words."""
 

@@ -19,16 +19,16 @@ class CheckDocument(TypedDict):
     """One check."""
 
     name: Literal["structure", "streams", "decode", "stored", "source", "against"]
-    """Which check: of headers, names and documents; of the rules of the streams; whether planes decode; of stored
+    """The check: of headers, names and documents; of the rules of the streams; whether planes decode; of stored
     bytes by hashes; of decoded bytes by the source's hashes; of decoded bytes by the reference."""
     status: Literal["passed", "failed", "warning", "skipped"]
     """The outcome. A `warning` has passed, with something odd; `skipped` had nothing to check by."""
     checked: int
     """Number of things checked: tensors, planes or files, as `note` says."""
     failures: list[ProblemDocument]
-    """What failed."""
+    """The faults that it found."""
     warnings: list[ProblemDocument]
-    """What is odd."""
+    """The oddities that it found."""
     note: str
     """The evidence, or why it was skipped, in words."""
 
@@ -47,7 +47,7 @@ class VerifyDocument(TypedDict):
     against: str | None
     """The path of the reference; null without `--against`."""
     device: str
-    """Where planes were decoded, in words."""
+    """The device that decoded planes, in words."""
     quick: bool
     """Whether no data were read."""
     shards: ShardsCheckedDocument
@@ -59,9 +59,9 @@ class VerifyDocument(TypedDict):
     verdict: str
     """The verdict in words."""
     proved: list[str]
-    """What is proved, and by which evidence, in words."""
+    """Statements that are proved, and by which evidence, in words."""
     unproved: list[str]
-    """What is not proved, and why, in words."""
+    """Statements that are not proved, and why, in words."""
 
 
 def verify_document(verified: Verified) -> VerifyDocument:

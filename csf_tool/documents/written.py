@@ -27,7 +27,7 @@ class WrittenDocument(TypedDict):
     shards: list[str]
     """The shards of this run's share, those of an earlier run with them."""
     resumed_shards: list[str]
-    """Those of them that an earlier run had finished."""
+    """Shards among them that an earlier run had finished."""
     adopted_files: list[str]
     """Files that lay in the destination already, and were found right."""
     missing_shards: list[str]
@@ -54,7 +54,7 @@ class ExpandDocument(WrittenDocument):
     schema: Literal["csf-tool.expand/1"]
     """The name and version of this document."""
     device: str
-    """Where planes were decoded, in words."""
+    """The device that decoded planes, in words."""
     planes: int
     """Number of planes that were decoded."""
     proved_shards: list[str]
@@ -77,7 +77,7 @@ class CompressedSizesDocument(TypedDict):
 
 
 class CompressedFormatDocument(CompressedSizesDocument):
-    """What was compressed in one format."""
+    """Sizes of the scales that were compressed in one format."""
 
     format: str
     """The format."""
@@ -91,7 +91,7 @@ class LeftDenseDocument(TypedDict):
     tensor: str
     """The name of the scale."""
     dense_bytes: int
-    """Its bytes."""
+    """Bytes of the scale."""
     reason: str
     """Why, in words."""
 
@@ -108,7 +108,7 @@ class CompressDocument(WrittenDocument):
     formats: list[str]
     """The formats of the planes."""
     device: str
-    """Where planes were encoded, in words."""
+    """The device that encoded planes, in words."""
     planes: int
     """Number of planes that were encoded."""
     scales: CompressedSizesDocument
