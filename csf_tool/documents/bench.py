@@ -151,7 +151,7 @@ class ProductDocument(TypedDict):
     flushed: PairDocument
     """The times with its data out of the L2 cache."""
     warm: PairDocument | None
-    """The times with its data in the L2 cache as far as they fit; null where every launch reads more than the L2 holds."""
+    """The times with its data in the L2 cache as far as they fit; null where a launch reads more than it holds."""
 
 
 class BenchDocument(TypedDict):
