@@ -81,7 +81,7 @@ def __getattr__(name: str) -> "Any":
                 raise
             from csf_tool.errors import not_installed
 
-            raise not_installed(package, "gpu") from error
+            raise not_installed(package) from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

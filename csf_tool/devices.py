@@ -51,7 +51,7 @@ def _is_installed(name: str) -> bool:
 def why_no_gpu(device: str) -> str | None:
     """Why `device` cannot be used, or None when it can."""
     if missing := [name for name in ("torch", "triton") if not _is_installed(name)]:
-        return str(not_installed(missing[0], "gpu"))
+        return str(not_installed(missing[0]))
     if device == "auto" and sys.platform == "linux" and not any(Path(f).exists() for f in _GPU_FILES):
         return "no GPU found"
     import torch

@@ -68,9 +68,9 @@ class NotInstalled(EnvironmentFault, ImportError):
     """Raised when a package that the work needs is not installed; an ImportError for code that looks for one."""
 
 
-def not_installed(package: str, extra: str) -> NotInstalled:
-    """The error of a package that is not installed, and that an extra of csf-tool brings."""
-    return NotInstalled(f"{package} is not installed (pip install 'csf-tool[{extra}]' adds it)")
+def not_installed(package: str, brought_by: str = "") -> NotInstalled:
+    """The error of a package that is not installed; `brought_by` is what to install where that has another name."""
+    return NotInstalled(f"{package} is not installed: pip install {brought_by or package}")
 
 
 def system_fault(error: OSError) -> EnvironmentFault:

@@ -299,7 +299,7 @@ def _torch_loader(device: "torch.device | str | int") -> "TorchLoader":
     try:
         from csf_tool.loading.torch_loader import TorchLoader, torch_device
     except ModuleNotFoundError as error:
-        raise not_installed(error.name or "torch", "gpu") from error
+        raise not_installed(error.name or "torch") from error
     return TorchLoader(torch_device(device))
 
 

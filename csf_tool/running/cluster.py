@@ -33,7 +33,7 @@ def cluster_executor(address: str | None) -> Iterator[Executor | None]:
     try:
         from distributed import Client
     except ImportError as error:
-        raise not_installed("dask", "cluster").within("--cluster") from error
+        raise not_installed("dask", "distributed").within("--cluster") from error
     try:
         client: Any = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
