@@ -69,6 +69,6 @@ def plan(
     try:
         memory = parse_size(gpu_memory) if isinstance(gpu_memory, str) else gpu_memory
     except ValueError as error:
-        raise UsageError(f"gpu_memory: {error}") from error
+        raise UsageError(f"gpu_memory {gpu_memory}: {error}") from error
     with opened("checkpoint", checkpoint, all_shards=all_shards) as source:
         return plan_document(make_plan(source, resident, memory, tp))

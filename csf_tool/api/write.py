@@ -10,7 +10,6 @@ from typing import Literal
 from csf_tool.api.calling import OnProgress, Source, number_of_jobs, opened, progress_to, public
 from csf_tool.arguments import as_names, as_path
 from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.published import StatedOrigin
 from csf_tool.choices import CompressTo, Target
 from csf_tool.coders.decoder import make_decoder
@@ -26,18 +25,18 @@ from csf_tool.documents.written import (
 )
 from csf_tool.progress import Progress, Silent
 from csf_tool.running.cluster import RemoteDecoder, RemoteEncoder, cluster_executor, require_files
-from csf_tool.write.compress import Compressed, CompressOptions
+from csf_tool.write.compress import CompressOptions
 from csf_tool.write.compress import compress as run_compress
 from csf_tool.write.consume import finished_removal
-from csf_tool.write.convert import Converted, ConvertOptions
+from csf_tool.write.consumed import as_compressed, as_converted, as_expanded
+from csf_tool.write.convert import ConvertOptions
 from csf_tool.write.convert import convert as run_convert
-from csf_tool.write.expand import Expanded
 from csf_tool.write.expand import expand as run_expand
 from csf_tool.write.finish import finish as run_finish
 from csf_tool.write.finish import require_all_shards
 from csf_tool.write.run import Share, WriteOptions, Written, require_sole_run
 from csf_tool.write.selection import Rules
-from csf_tool.write.targets import TARGETS
+from csf_tool.write.targets import require_that_options_fit
 
 
 @public
@@ -83,7 +82,7 @@ def expand(
     """
     how = _How(jobs, shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards, on_progress)
     if consumed := how.consumed("checkpoint", checkpoint, destination):
-        return expand_document(Expanded(**vars(consumed), device="", planes=0))
+        return expand_document(as_expanded(consumed))
     with how.begun("checkpoint", checkpoint, destination) as w:
         decoder = RemoteDecoder(device) if cluster else make_decoder(device)
         return expand_document(run_expand(w.source, w.destination, decoder, w.progress, w.options))
@@ -149,10 +148,11 @@ def compress(
     how = _How(jobs, shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards, on_progress)
     layout = CompressTo(to) if to else None
     rules = Rules(as_names("include", include), as_names("exclude", exclude), keep_larger, allow_padded)
-    what = CompressOptions(layout, rules, StatedOrigin(family, source_model_id, source_revision))
+    origin = StatedOrigin(family, source_model_id, source_revision)
+    require_that_options_fit(to, origin)
+    what = CompressOptions(layout, rules, origin)
     if consumed := how.consumed("dense", dense, destination):
-        target = TARGETS[open_checkpoint(Path(destination)).layout.name]
-        return compress_document(Compressed(**vars(consumed), target=target, device="", by_format=[], left=[]))
+        return compress_document(as_compressed(consumed))
     with how.begun("dense", dense, destination) as w:
         encoder = RemoteEncoder(device) if cluster else make_encoder(device)
         decoder = RemoteDecoder(device) if cluster else make_decoder(device)
@@ -211,9 +211,11 @@ def convert(
         EnvironmentFault: not enough room, or the system or the network cannot do it.
     """
     how = _How(jobs, shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards, on_progress)
-    what = ConvertOptions(checkpoint_root, StatedOrigin(family, source_model_id, source_revision))
+    origin = StatedOrigin(family, source_model_id, source_revision)
+    require_that_options_fit(to, origin, checkpoint_root)
+    what = ConvertOptions(checkpoint_root, origin)
     if consumed := how.consumed("source", source, destination):
-        return convert_document(Converted(**vars(consumed), target=Target(to)))
+        return convert_document(as_converted(consumed, Target(to)))
     with how.begun("source", source, destination, link=link) as w:
         return convert_document(run_convert(w.source, w.destination, Target(to), what, w.progress, w.options))
 

@@ -7,37 +7,12 @@ from typing import Annotated
 
 import typer
 
-from csf_tool.cli.command import print_error
 from csf_tool.cli.look import inspect, plan, stats
 from csf_tool.cli.measure import bench, demo
 from csf_tool.cli.parsing import Command, Commands
 from csf_tool.cli.prove import identity, verify
 from csf_tool.cli.write import compress, convert, expand, finish
-from csf_tool.errors import UsageError
 from csf_tool.version import __version__
-
-_Mistake: type[Exception] = typer.BadParameter.__bases__[0]
-"""The class of all mistakes in arguments: typer may have a click of its own, which it does not name."""
-
-
-class Commands(typer.core.TyperGroup):
-    """All commands. A mistake in the arguments of one is a JSON document as well, with `--json` among them."""
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse what stands before the command, and note whether JSON is wanted; see click."""
-        context = super().make_context(info_name, [*args], parent, **extra)
-        context.meta[__name__] = "--json" in args
-        return context
-
-    def invoke(self, ctx: Any) -> Any:
-        """Parse the rest, and run the command; see click."""
-        try:
-            return super().invoke(ctx)
-        except _Mistake as mistake:
-            if ctx.meta[__name__]:
-                print_error(UsageError(mistake.format_message()))  # type: ignore[attr-defined]
-            raise
-
 
 app = typer.Typer(
     name="csf-tool",

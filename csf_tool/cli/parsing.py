@@ -11,7 +11,7 @@ import typer
 import typer.core
 
 from csf_tool.cli import help as pages
-from csf_tool.cli.command import say
+from csf_tool.cli.command import print_error, say
 from csf_tool.errors import UsageError
 
 _ParserError: Any = typer.BadParameter.__mro__[2]
@@ -43,14 +43,14 @@ class Commands(typer.core.TyperGroup):
         """Run the command that was typed, and end the process unless `standalone_mode` is false; see typer."""
         if not extra.get("standalone_mode", True):
             return super().main(*args, **extra)
+        given = args[0] if args else extra.get("args")
+        typed = sys.argv[1:] if given is None else given
         try:
             code = super().main(*args, **extra | {"standalone_mode": False})
         except UsageError as error:
-            say(str(error))
-            code = error.exit_code
+            code = _refuse(error, typed)
         except _ParserError as error:
-            say(error.format_message())
-            code = error.exit_code
+            code = _refuse(UsageError(error.format_message()), typed)
         sys.exit(code)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -82,6 +82,14 @@ class Commands(typer.core.TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the page of all commands; see typer."""
         formatter.write(pages.overview(self, ctx.command_path))
+
+
+def _refuse(error: UsageError, typed: Iterable[str]) -> int:
+    """Say what is wrong with what was typed, and with `--json` in a document; the exit code."""
+    say(str(error))
+    if "--json" in typed:
+        print_error(error)
+    return error.exit_code
 
 
 def _parse(command: Any, ctx: Any, args: list[str]) -> tuple[dict[str, Any], list[str]]:

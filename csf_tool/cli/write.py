@@ -1,6 +1,6 @@
 """Commands that write another checkpoint."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,7 +10,6 @@ from csf_tool.cli.help import WHAT
 from csf_tool.cli.options import AllShardsOption, CheckpointArgument, DestinationArgument, DeviceOption, JsonOption
 from csf_tool.cli.spread import spread
 from csf_tool.cli.writing import OriginOptions, WritingOptions
-from csf_tool.errors import UsageError
 
 
 @guarded
@@ -32,9 +31,11 @@ def expand(
     from csf_tool.documents.written import expand_document
     from csf_tool.report.console import print_problems
     from csf_tool.report.expand import expand_report
+    from csf_tool.write.consumed import as_expanded
     from csf_tool.write.expand import expand as run
 
-    if how.was_complete(checkpoint, destination):
+    if consumed := how.consumed(checkpoint, destination):
+        show(consumed, lambda done: expand_document(as_expanded(done)), lambda _: [], as_json)
         return 0
     with how.opened(checkpoint, destination) as w:
         done = run(w.source, w.destination, w.decoder(device), w.progress, w.options)
@@ -62,28 +63,22 @@ def finish(
     """
     from csf_tool.coders.decoder import make_decoder
     from csf_tool.coders.encoder import make_encoder
-    from csf_tool.documents.written import compress_document, convert_document, expand_document
-    from csf_tool.errors import EnvironmentFault
+    from csf_tool.documents.written import written_document
     from csf_tool.progress import Silent
     from csf_tool.report.compress import compress_report
     from csf_tool.report.convert import convert_report
     from csf_tool.report.expand import expand_report
-    from csf_tool.text import count
     from csf_tool.write.compress import Compressed
+    from csf_tool.write.convert import Converted
     from csf_tool.write.expand import Expanded
     from csf_tool.write.finish import finish as run
+    from csf_tool.write.finish import require_all_shards
 
     opened = open_argument(checkpoint, all_shards=all_shards)
     done = run(opened, destination, make_encoder(device), make_decoder(device), Silent())
-    if done.missing:
-        missing = count(len(done.missing), "shard")
-        raise EnvironmentFault(f"{destination}: not complete: {missing} missing, as {done.missing[0]}")
-    if isinstance(done, Expanded):
-        show(done, expand_document, expand_report, as_json)
-    elif isinstance(done, Compressed):
-        show(done, compress_document, compress_report, as_json)
-    else:
-        show(done, convert_document, convert_report, as_json)
+    require_all_shards(done)
+    reports: dict[type, Any] = {Expanded: expand_report, Compressed: compress_report, Converted: convert_report}
+    show(done, written_document, reports[type(done)], as_json)
     return 0
 
 
@@ -141,9 +136,11 @@ def compress(
     from csf_tool.report.compress import compress_report
     from csf_tool.write.compress import CompressOptions
     from csf_tool.write.compress import compress as run
+    from csf_tool.write.consumed import as_compressed
     from csf_tool.write.selection import Rules
 
-    if how.was_complete(dense, destination):
+    if consumed := how.consumed(dense, destination):
+        show(consumed, lambda done: compress_document(as_compressed(done)), lambda _: [], as_json)
         return 0
     what = CompressOptions(
         layout=to,
@@ -184,14 +181,14 @@ def convert(
     """
     from csf_tool.documents.written import convert_document
     from csf_tool.report.convert import convert_report
+    from csf_tool.write.consumed import as_converted
     from csf_tool.write.convert import ConvertOptions
     from csf_tool.write.convert import convert as run
 
-    if how.was_complete(source, destination):
+    if consumed := how.consumed(source, destination):
+        show(consumed, lambda done: convert_document(as_converted(done, to)), lambda _: [], as_json)
         return 0
-    if checkpoint_root and to is not Target.SERVING:
-        raise UsageError(f"--checkpoint-root: is for --to serving, not for --to {to}")
-    what = ConvertOptions(checkpoint_root, origin.stated(to))
+    what = ConvertOptions(checkpoint_root, origin.stated(to, checkpoint_root))
     with how.opened(source, destination, link=link) as w:
         done = run(w.source, w.destination, to, what, w.progress, w.options)
         w.list_files(done)

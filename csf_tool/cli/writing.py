@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from csf_tool.choices import Target
 from csf_tool.cli.command import detail, note, open_argument
 from csf_tool.cli.help import FILES, SPEED
 from csf_tool.cli.options import AllShardsOption, JobsOption, cache_option
@@ -101,14 +100,14 @@ class WritingOptions:
     ] = False
     all_shards: AllShardsOption = False
 
-    def was_complete(self, argument: str, destination: Path) -> bool:
-        """Whether a run with `--consume-source` had only its last source shards to remove, which are gone now."""
-        from csf_tool.write.consume import finish_removal
+    def consumed(self, argument: str, destination: Path) -> "Written | None":
+        """The result of a run with `--consume-source` that had only its last source shards to remove: gone now."""
+        from csf_tool.write.consume import finished_removal
 
-        if not (self.consume_source and finish_removal(Path(argument), destination)):
-            return False
+        if not (self.consume_source and (done := finished_removal(Path(argument), destination))):
+            return None
         note(f"{destination} is complete already, and the shards of {argument} are gone")
-        return True
+        return done
 
     @contextmanager
     def opened(self, argument: str, destination: Path, *, link: bool = False) -> Iterator[Writing]:
@@ -116,7 +115,7 @@ class WritingOptions:
         from csf_tool.checkpoint.problems import excused, warnings
         from csf_tool.report.console import print_problems
         from csf_tool.report.progress import progress_bar
-        from csf_tool.running.cluster import cluster_executor
+        from csf_tool.running.cluster import cluster_executor, require_files
         from csf_tool.running.jobs import default_jobs
         from csf_tool.write.evidence import evidence_warnings
         from csf_tool.write.run import Share, WriteOptions
@@ -124,8 +123,8 @@ class WritingOptions:
         is_here = Path(argument).exists()
         argument = str(Path(argument).absolute()) if self.cluster and is_here else argument
         opened = open_argument(argument, all_shards=self.all_shards)
-        if self.cluster and opened.is_remote:
-            raise UsageError(f"{opened.label}: workers of a cluster read files: fetch it first with `hf download`")
+        if self.cluster:
+            require_files(opened)
         # Other errors are raised by the operation, or excused by it.
         print_problems(warnings(opened.problems) + excused(opened.problems) + evidence_warnings(opened))
         if self.consume_source:
@@ -147,9 +146,9 @@ class WritingOptions:
 
     def _ask_for_consent(self, source: "Checkpoint") -> None:
         """Ask before shards are removed, and go on only after a yes; without a terminal, refuse."""
-        if self.shards or self.cluster:
-            problem = "--consume-source removes what other parts may need: run it without --shards and --cluster"
-            raise UsageError(problem)
+        from csf_tool.write.run import require_sole_run
+
+        require_sole_run(self.shards, self.cluster)
         if self.yes:
             return
         question = f"Every shard of {source.label} will be removed once its replacement is proven. Go on?"
@@ -179,15 +178,15 @@ class OriginOptions:
         typer.Option(metavar="REV", rich_help_panel=CONTAINER, help="Source revision to record."),
     ] = None
 
-    def stated(self, to: str | None) -> "StatedOrigin":
+    def stated(self, to: str | None, checkpoint_root: str | None = None) -> "StatedOrigin":
         """The origin to write into the documents of a container.
 
         Raises:
             UsageError: the layout to write is another one, which has no such documents.
         """
         from csf_tool.checkpoint.published import StatedOrigin
+        from csf_tool.write.targets import require_that_options_fit
 
-        given = [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value is not None]
-        if given and to not in (None, Target.CONTAINER):
-            raise UsageError(f"{' and '.join(given)}: only a container records this, and --to {to} writes none")
-        return StatedOrigin(self.family, self.source_model_id, self.source_revision)
+        origin = StatedOrigin(self.family, self.source_model_id, self.source_revision)
+        require_that_options_fit(to, origin, checkpoint_root)
+        return origin

@@ -22,10 +22,13 @@ from csf_tool.checkpoint.container import (
 from csf_tool.checkpoint.container_layout import Container
 from csf_tool.checkpoint.layout import HuggingFace, Layout
 from csf_tool.checkpoint.model import Shard
+from csf_tool.checkpoint.published import StatedOrigin
 from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat, titles
 from csf_tool.disk.hashing import sha256_of
 from csf_tool.disk.json_files import load_json, render_json
+from csf_tool.errors import UsageError
 from csf_tool.write.journal import Record
 from csf_tool.write.output import Output
 
@@ -52,6 +55,19 @@ class Statement:
 
 RecordOf = Callable[[str, Mapping[str, Record]], Record]
 """The record of a shard by its name, among those of this run and of earlier ones."""
+
+
+def require_that_options_fit(to: str | None, origin: StatedOrigin, checkpoint_root: str | None = None) -> None:
+    """Refuse what the layout to write, if it was chosen, has no place for.
+
+    Raises:
+        UsageError: there is such an option.
+    """
+    given = [f"--{name.replace('_', '-')}" for name, value in vars(origin).items() if value is not None]
+    if given and to not in (None, Target.CONTAINER):
+        raise UsageError(f"{' and '.join(given)}: only a container records this, and --to {to} writes none")
+    if checkpoint_root and to != Target.SERVING:
+        raise UsageError(f"--checkpoint-root: is for --to serving, not for --to {to}")
 
 
 class TargetLayout:

@@ -27,7 +27,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(csf_tool, name)
     for name in ("stats", "plan", "verify", "identity", "expand", "compress", "convert", "finish")
 }
-NOT_IN_PYTHON = {"by", "figure", "yes", "as_json"}
+NOT_IN_PYTHON = {"by", "figure", "yes", "as_json", "quiet", "verbose"}
 """Options about what is printed, or asked."""
 
 
@@ -116,6 +116,8 @@ def test_a_source_that_is_consumed(sample: Sample, tmp_path: Path) -> None:
     if hasattr(os, "getxattr") and not list(source.glob("*.safetensors")):
         again = csf_tool.expand(source, tmp_path / "out", consume_source=True, device="cpu")
         assert again["was_complete"]
+        words = ["expand", source, tmp_path / "out", "--consume-source", "--yes", "--device", "cpu"]
+        assert command(*words) == again
 
 
 def test_a_verdict_is_a_value(copied: Callable[..., Path], sample: Sample) -> None:
@@ -195,7 +197,11 @@ def test_a_wrong_type_of_any_option_is_named(name: str, sample: Sample, tmp_path
         ("verify", {"device": "gpu"}, "give auto, cpu, cuda or cuda:N"),
         ("identity", {"by": "colour"}, "by 'colour': give digests or sizes"),
         ("convert", {"to": "zip"}, "to 'zip': give hf or container or serving"),
-        ("plan", {"gpu_memory": "much"}, "gpu_memory: 'much'"),
+        ("plan", {"gpu_memory": "much"}, "gpu_memory much: "),
+        ("verify", {"tensors_only": True}, "--tensors-only"),
+        ("convert", {"to": "hf", "checkpoint_root": "/x"}, "--checkpoint-root"),
+        ("convert", {"to": "hf", "family": "x"}, "--family"),
+        ("compress", {"to": "hf", "source_revision": "x"}, "--source-revision"),
         ("plan", {"tp": 0}, "tp 0: give 1 or more"),
         ("expand", {"shards": "3"}, "I/N"),
         ("expand", {"consume_source": True, "shards": "1/2"}, "--consume-source"),

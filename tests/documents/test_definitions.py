@@ -130,7 +130,7 @@ ERRORS: list[tuple[int, str, list[object]]] = [
     (2, "usage", ["convert", "x", "y", "--to", "hf"]),
     (2, "usage", ["finish", "x", "y"]),
     (3, "environment", ["verify", "x", "--save-hashes", "/nowhere/hashes"]),
-    (3, "environment", ["bench", "--device", "99"]),
+    (3, "environment", ["bench", "--device", "cuda:99"]),
 ]
 
 
