@@ -96,9 +96,8 @@ def inspect(
     """Look into one plane, or rank all of them by exceptions and by bytes saved.
 
     Examples:
-    csf-tool inspect Qwen-CSF --top 20
+    csf-tool inspect Qwen-CSF --top 20 --figure exceptions.svg
     csf-tool inspect Qwen-CSF '*.layers.3.*.17.gate_proj' --values
-    csf-tool inspect Qwen-CSF --figure exceptions.svg
     """
     from csf_tool.checkpoint.model import Plane
     from csf_tool.look.inspection import choose_planes, inspect_plane

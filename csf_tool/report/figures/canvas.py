@@ -78,10 +78,26 @@ def save(figure: "Figure", path: Path) -> None:
     """
     with _style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # a name in a script that the font does not have
+        _settle(figure)
         try:
             figure.savefig(path, dpi=_DPI, metadata=_WITHOUT_DATE.get(path.suffix.lower()))
         except OSError as error:
             raise EnvironmentFault(f"--figure {path}: cannot be written: {error.strerror or error}") from error
+
+
+def _settle(figure: "Figure") -> None:
+    """Lay the figure out, and round it: the solver's last digits differ from run to run, and are hashed into SVG."""
+    import numpy as np
+    from matplotlib.transforms import Bbox
+
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for part in figure.subfigs:
+        part.bbox_relative.set_points(np.round(part.bbox_relative.get_points(), 6))
+    for axes in figure.get_axes():
+        axes.set_position(Bbox(np.round(axes.get_position(original=True).get_points(), 6)))
+    for text in figure.texts:
+        text.set_position(np.round(text.get_position(), 6).tolist())
 
 
 def drawn(function: "Callable[P, Figure]") -> "Callable[P, Figure]":
