@@ -16,6 +16,7 @@ from csf_tool.cli.spread import declare
 from csf_tool.errors import CsfToolError, EnvironmentFault, system_fault
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
     from csf_tool.checkpoint.model import Checkpoint
@@ -143,7 +144,19 @@ def check_figure(path: Path | None) -> None:
     """Refuse a figure that cannot be drawn before there is work to lose."""
     if path:
         from csf_tool.disk.new_file import require_writable
-        from csf_tool.report.figures import require_figures
+        from csf_tool.report.figures.canvas import require_figures
 
         require_writable(path, "--figure")
         require_figures(path)
+
+
+def write_figure(figure: "Figure", path: Path) -> None:
+    """Write a figure, and say so unless `--quiet` forbids it."""
+    from csf_tool.report.console import print_err
+    from csf_tool.report.figures.canvas import save
+    from csf_tool.report.volume import is_quiet
+    from csf_tool.text import escape
+
+    save(figure, path)
+    if not is_quiet():
+        print_err(f"Wrote {escape(path)}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from csf_tool.choices import GroupBy
-from csf_tool.cli.command import check_figure, guarded, note, open_argument, show
+from csf_tool.cli.command import check_figure, guarded, note, open_argument, show, write_figure
 from csf_tool.cli.help import WHAT
 from csf_tool.cli.options import AllShardsOption, CheckpointArgument, FigureOption, JsonOption
 from csf_tool.errors import UsageError
@@ -49,9 +49,9 @@ def stats(
     opened = open_argument(checkpoint, all_shards=all_shards)
     found = collect_stats(opened)
     if figure:
-        from csf_tool.report.figures import save, stats_figure
+        from csf_tool.report.figures.stored_sizes import stats_figure
 
-        save(stats_figure(found), figure)
+        write_figure(stats_figure(found, by), figure)
     if scales:
         from csf_tool.coders.decoder import make_decoder
         from csf_tool.look.scale_bytes import count_scale_bytes
@@ -97,7 +97,7 @@ def inspect(
     """Look into one plane, or rank all of them by exceptions and by bytes saved.
 
     Examples:
-    csf-tool inspect Qwen-CSF --top 20
+    csf-tool inspect Qwen-CSF --top 20 --figure exceptions.svg
     csf-tool inspect Qwen-CSF '*.layers.3.*.17.gate_proj' --values
     """
     from csf_tool.checkpoint.model import Plane
@@ -110,10 +110,11 @@ def inspect(
     opened = open_argument(checkpoint, all_shards=all_shards)
     print_problems(opened.problems)
     chosen = choose_planes(opened, plane)
-    if len(chosen) != 1 and (alone := "--values" if values else "--figure" if figure else None):
-        raise UsageError(
-            f"{alone}: needs one PLANE, and {len(chosen) or 'none'} {'are' if chosen else 'is'} meant: name one"
-        )
+    if values and len(chosen) != 1:
+        meant = f"{len(chosen) or 'none'} {'are' if chosen else 'is'} meant"
+        raise UsageError(f"--values: needs one PLANE, and {meant}: name one")
+    if figure and not chosen:
+        raise UsageError("--figure: needs planes, and none is meant")
     if len(chosen) == 1 and top:
         raise UsageError("--top: is for the lists of many planes, and one is meant")
     if not chosen:
@@ -121,14 +122,19 @@ def inspect(
     if len(chosen) == 1:
         found = inspect_plane(chosen[0])
         if figure:
-            from csf_tool.report.figures import plane_figure, save
+            from csf_tool.report.figures.plane import plane_figure
 
-            save(plane_figure(found, checkpoint), figure)
+            write_figure(plane_figure(found, opened.label), figure)
         show(found, plane_document, lambda found: plane_report(found, values=values), as_json)
         return 1 if found.faults else 0
     compressed = [p for p in chosen if isinstance(p, Plane)]
     if not compressed:
         raise UsageError(f"{checkpoint}: {len(chosen)} dense planes: headers cannot rank these, name one of them")
+    if figure:
+        from csf_tool.look.stats import layers_and_projections
+        from csf_tool.report.figures.exceptions import exceptions_figure
+
+        write_figure(exceptions_figure(layers_and_projections(opened, compressed), opened.label), figure)
     show(compressed, planes_document, lambda planes: ranking_report(planes, top or 10), as_json)
     return 0
 
@@ -199,9 +205,9 @@ def plan(
     opened = open_argument(checkpoint, all_shards=all_shards)
     found = make_plan(opened, resident, memory, tp)
     if figure:
-        from csf_tool.report.figures import plan_figure, save
+        from csf_tool.report.figures.memory import plan_figure
 
-        save(plan_figure(found), figure)
+        write_figure(plan_figure(found), figure)
     show(found, plan_document, plan_report, as_json)
     print_problems(opened.problems)
     return 1 if errors(opened.problems) else 0

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from csf_tool.cli.command import check_figure, guarded, open_argument, show
+from csf_tool.cli.command import check_figure, guarded, open_argument, show, write_figure
 from csf_tool.cli.help import WHAT
 from csf_tool.cli.options import DeviceOption, FigureOption, JsonOption
 from csf_tool.errors import EnvironmentFault, UsageError
@@ -67,9 +67,9 @@ def bench(
     tell = (lambda _: None) if is_quiet() else print_err
     found = run_bench(BenchOptions(repeats=repeats, device=index, gemm=products, layer=layer), tell)
     if figure:
-        from csf_tool.report.figures import bench_figure, save
+        from csf_tool.report.figures.decode_times import bench_figure
 
-        save(bench_figure(found), figure)
+        write_figure(bench_figure(found), figure)
     show(found, bench_document, bench_report, as_json)
     return 0
 

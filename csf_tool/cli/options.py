@@ -61,7 +61,7 @@ def cache_option(unasked: str) -> Any:
 CacheOption = Annotated[bool | None, cache_option("by size")]
 FigureOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", rich_help_panel=OUTPUT, help="Draw a figure, too, as .png or .svg."),
+    typer.Option(metavar="FILE", rich_help_panel=OUTPUT, help="Draw a figure, too, as .png, .svg or .pdf."),
 ]
 
 

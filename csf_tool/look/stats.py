@@ -1,12 +1,12 @@
 """stats: sizes of the block scales, compressed against dense, by a checkpoint's headers."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from csf_tool.checkpoint.experts import counts_experts
-from csf_tool.checkpoint.model import Checkpoint, DenseTable, PlaneTable
+from csf_tool.checkpoint.model import Checkpoint, DenseTable, Plane, PlaneTable
 from csf_tool.checkpoint.names import layers_of, natural_key
 from csf_tool.checkpoint.other_scales import ScaleGroup, grouped
 from csf_tool.checkpoint.problems import Problem
@@ -55,6 +55,14 @@ class Projection(NamedTuple):
     cols: int
 
 
+def titles(projections: Collection[Projection]) -> list[str]:
+    """The words for projections: name and geometry, and format where there are several."""
+    several = len({p.format for p in projections}) > 1
+    return [
+        f"{p.name} {p.rows}x{p.cols}" + (f" {format_by_name(p.format).title}" if several else "") for p in projections
+    ]
+
+
 _Group = tuple[str, str, str, int]
 """Layer, shard, projection, and index in the table's `kinds`: the planes that have all four in common are a group."""
 
@@ -73,6 +81,7 @@ class Stats:
     payload_bytes: int
     by_projection: dict[Projection, Totals] = field(default_factory=dict)
     by_layer: dict[str, Totals] = field(default_factory=dict)
+    by_layer_and_projection: dict[tuple[str, Projection], Totals] = field(default_factory=dict)
     by_shard: dict[str, Totals] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     incomplete: dict[Code, int] = field(default_factory=dict)
@@ -87,11 +96,7 @@ class Stats:
     @property
     def projections(self) -> dict[str, Totals]:
         """Projections by what tells them apart: name, geometry, and format where there are several."""
-        several = len(self.by_format) > 1
-        return {
-            f"{p.name} {p.rows}x{p.cols}" + (f" {format_by_name(p.format).title}" if several else ""): totals
-            for p, totals in self.by_projection.items()
-        }
+        return dict(zip(titles(self.by_projection), self.by_projection.values(), strict=True))
 
     @property
     def is_csf(self) -> bool:
@@ -127,12 +132,25 @@ def collect_stats(checkpoint: Checkpoint) -> Stats:
         by_format=_sums(shown, lambda group: kinds[group[-1]].fmt.name),
         by_projection=dict(sorted(_sums(shown, projection).items())),
         by_layer=_naturally_sorted(_sums(shown, lambda group: group[0])),
+        by_layer_and_projection=dict(_sums(shown, lambda group: (group[0], projection(group)))),
         by_shard=_naturally_sorted(_sums(shown, lambda group: group[1])),
         problems=checkpoint.problems,
         incomplete=checkpoint.incomplete,
         misfits=len(checkpoint.misfits),
         others=grouped(checkpoint.other_scales),
     )
+
+
+def layers_and_projections(checkpoint: Checkpoint, planes: Iterable[Plane]) -> dict[tuple[str, Projection], Totals]:
+    """Sums of some planes by layer and projection, layers in their natural order."""
+    experts = checkpoint.experts
+    sums: dict[tuple[str, Projection], Totals] = defaultdict(Totals)
+    for plane in planes:
+        projection = Projection(experts.projection_of(plane.name), plane.fmt.name, plane.rows, plane.cols)
+        one = Totals(1, plane.dense_bytes, plane.fmt.fixed_bytes(plane.rows, plane.cols), 0)
+        one.exception_bytes = plane.csf_bytes - one.fixed_bytes
+        sums[experts.layer_of(plane.name), projection].add(one)
+    return {group: sums[group] for group in sorted(sums, key=lambda group: (natural_key(group[0]), group[1]))}
 
 
 def _csf_groups(table: PlaneTable) -> dict[_Group, Totals]:

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from rich.console import Console
 from rich.table import Table
 
-from csf_tool.bench.gemm import STACKS, GemmResult, Pair, Tile
+from csf_tool.bench.gemm import STACKS, TOKENS, GemmResult, Pair, Tile
 from csf_tool.bench.real_layer import Source
 from csf_tool.bench.rivals import torch_decode
 from csf_tool.bench.run import BenchResult, CaseResult, EncodeResult, Measure
@@ -19,7 +20,8 @@ from csf_tool.bench.workloads import WORKLOADS, Workload, expert_start, make_str
 from csf_tool.codec import reference
 from csf_tool.documents.bench import bench_document
 from csf_tool.report.bench import bench_report
-from csf_tool.report.figures import bench_figure
+from csf_tool.report.figures.decode_times import bench_figure
+from tests.drawn_texts import unreadable, words
 
 CPU = torch.device("cpu")
 
@@ -118,11 +120,44 @@ def test_too_few_repeats_conclude_nothing() -> None:
     assert "1.000" not in text
 
 
-def test_the_figure_has_a_bar_for_every_median() -> None:
-    figure = bench_figure(result())
-    heights = {round(bar.get_height(), 2) for axes in figure.axes for bar in axes.patches if isinstance(bar, Rectangle)}
-    assert {20.0, 21.0, 20.5, 26.0, 29.0} <= heights
-    assert all(axes.get_ylim()[0] == 0 and axes.get_yscale() == "linear" for axes in figure.axes)
+def test_bars_are_the_multiples_of_the_document() -> None:
+    made = result()
+    decode, product = bench_figure(made).axes
+    document = bench_document(made)
+    ratios = [measure["of_floor"] for case in document["cases"] for measure in case["measures"]]
+    assert ends(decode) == pytest.approx([ratio for ratio in ratios if ratio])
+    pairs = [pair for gemm in document["products"] for pair in (gemm["flushed"], gemm["warm"]) if pair]
+    assert ends(product) == pytest.approx([1 + pair["cost_share"] for pair in pairs], abs=1e-4)
+    assert all(axes.get_xscale() == "log" and "logarithmic" in axes.get_xlabel() for axes in (decode, product))
+
+
+def ends(axes: Axes) -> list[float]:
+    """Where bars that begin at 1x end."""
+    return [bar.get_x() + bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
+
+
+@pytest.mark.slow
+def test_values_are_written_beside_the_bars_and_all_rivals_are_drawn() -> None:
+    said = words(bench_figure(result()))
+    assert "1.050x (21.00 us)" in said
+    assert "6.000x (120.00 us)" in said
+    assert "nvCOMP ANS" in said
+    assert "1.115x (29.00 us)" in said
+    assert "1.004x* (26.10 us)" in said  # within the spread
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ratio", [0.7, 1.0, 1.3, 40.0])
+def test_all_texts_can_be_read(ratio: float) -> None:
+    made = result()
+    rival = Measure("fixed and exceptions as two launches", timing(20.0 * ratio), None)
+    long = replace(made.cases[0].workload, name="a stack with a name that is longer than others $x$" * 3)
+    case = replace(made.cases[0], measures=[*made.cases[0].measures, rival])
+    products = [gemm(tokens, cost) for tokens in TOKENS for cost in (0.0, 26 * ratio - 26)]
+    down = [replace(one, stack=STACKS[1]) for one in products]
+    for gemms in ([], products, products + down):
+        cases = [case, replace(case, workload=long)]
+        assert unreadable(bench_figure(replace(made, cases=cases, gemms=gemms))) == []
 
 
 def test_the_json_document_holds_every_figure() -> None:
