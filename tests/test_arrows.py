@@ -20,7 +20,7 @@ LAYERS = [
     {"coders", "hub"},
     {"running"},
     {"loading", "prove", "write"},
-    {"look"},
+    {"engines", "look"},
     {"bench"},
     {"report"},
     {"demo"},
