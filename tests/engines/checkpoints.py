@@ -11,7 +11,7 @@ from csf_tool.coders.encoder import NumpyEncoder
 from csf_tool.progress import Silent
 from csf_tool.write.compress import CompressOptions, compress
 from tests.engines import models
-from tests.engines.models import TINY
+from tests.engines.models import TINY, Size
 
 
 def make(root: Path) -> dict[str, tuple[Path, Path]]:
@@ -39,11 +39,11 @@ def make(root: Path) -> dict[str, tuple[Path, Path]]:
     }
 
 
-def csf(dense: Path, suffix: str = "-csf", to: CompressTo = CompressTo.HF) -> Path:
+def csf(dense: Path, suffix: str = "-csf", to: CompressTo = CompressTo.HF, size: Size = TINY) -> Path:
     """The checkpoint compressed, in a folder beside it."""
     target = dense.with_name(dense.name + suffix)
     done = compress(open_checkpoint(dense), target, CompressOptions(to), NumpyEncoder(), NumpyDecoder(), Silent())
-    assert done.planes == 3 * TINY.experts * TINY.layers and not done.left
+    assert done.planes == 3 * size.experts * size.layers and not done.left
     return target
 
 

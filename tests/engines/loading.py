@@ -1,6 +1,6 @@
 """vLLM's loading in this process without an engine: a loader, and a model that takes what it gives."""
 
-import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,11 @@ class Module(torch.nn.Module):
 
 def parameters(folder: Path) -> dict[str, bytes]:
     """The bytes of every parameter of the real model, built by vLLM and loaded, before a kernel's layout is made."""
+    return {name: raw(parameter) for name, parameter in built(folder).named_parameters()}
+
+
+def built(folder: Path) -> torch.nn.Module:
+    """The real model, built by vLLM and loaded."""
     from vllm.config import set_current_vllm_config
     from vllm.distributed import init_distributed_environment, initialize_model_parallel, model_parallel_is_initialized
     from vllm.engine.arg_utils import EngineArgs
@@ -68,8 +73,8 @@ def parameters(folder: Path) -> dict[str, bytes]:
     ).create_engine_config()
     with set_current_vllm_config(config):
         if not model_parallel_is_initialized():
-            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
-            init_distributed_environment(1, 0, "env://", 0, "gloo")
+            meeting = Path(tempfile.mkdtemp(), "meeting")
+            init_distributed_environment(1, 0, meeting.as_uri(), 0, "gloo")
             initialize_model_parallel(1, 1)
         torch.set_default_dtype(torch.bfloat16)
         try:
@@ -79,4 +84,5 @@ def parameters(folder: Path) -> dict[str, bytes]:
             get_model_loader(config.load_config).load_weights(model, config.model_config)
         finally:
             torch.set_default_dtype(torch.float32)
-    return {name: raw(parameter) for name, parameter in model.named_parameters()}
+    found: torch.nn.Module = model
+    return found
