@@ -80,7 +80,7 @@ def built(folder: Path) -> torch.nn.Module:
         try:
             model = initialize_model(config)
             for parameter in model.parameters():
-                parameter.data.view(torch.uint8).zero_()  # some are not in a checkpoint
+                parameter.data.reshape(-1).view(torch.uint8).zero_()  # some are not in a checkpoint
             get_model_loader(config.load_config).load_weights(model, config.model_config)
         finally:
             torch.set_default_dtype(torch.float32)

@@ -331,8 +331,10 @@ def at_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have vLLM ask the Hub on the loopback."""
     from huggingface_hub import HfApi, HfFileSystem
     from vllm.model_executor.model_loader import weight_utils
+    from vllm.transformers_utils import repo_utils
 
     HfFileSystem.clear_instance_cache()
-    for name, client in (("hf_api", HfApi), ("hf_fs", HfFileSystem)):
-        if hasattr(weight_utils, name):
-            monkeypatch.setattr(weight_utils, name, lambda client=client: client(endpoint=hub.endpoint))
+    for module in (weight_utils, repo_utils):
+        for name, client in (("hf_api", HfApi), ("hf_fs", HfFileSystem)):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, lambda client=client: client(endpoint=hub.endpoint))
