@@ -19,8 +19,8 @@ from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.loading.torch_loader import TorchLoader
 from csf_tool.text import size
 
-BATCH_BYTES = 16 << 20
-"""Dense bytes of the planes that are decoded together: enough for a GPU to be busy, few beside a model."""
+BATCH_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
+"""Dense bytes of the planes that are decoded together: few for the caches of a CPU, many for the launches of a GPU."""
 
 _AHEAD = 2
 """Batches that may wait to be taken: one that is being decoded, and one before it."""
@@ -57,7 +57,7 @@ def decoded_weights(
     device: torch.device,
     tally: Tally,
     wanted: Callable[[str], bool] = lambda _: True,
-    batch_bytes: int = BATCH_BYTES,
+    batch_bytes: int | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The stored tensors in their order, and in place of streams the scales, each soon after its fixed stream.
 
@@ -68,7 +68,7 @@ def decoded_weights(
         device: where the scales shall be; on a GPU they are decoded there.
         tally: counts what is decoded.
         wanted: whether the engine has a use for the scale of this name.
-        batch_bytes: dense bytes of the planes that are decoded together.
+        batch_bytes: dense bytes of the planes that are decoded together; by the kind of the device when None.
 
     Raises:
         StreamError: the streams of a plane break a rule of the format.
@@ -79,6 +79,7 @@ def decoded_weights(
     exceptions = {plane.exceptions.tensor.name for plane in checkpoint.planes}
     batch: list[LogicalTensor] = []
     nbytes = 0
+    limit = batch_bytes or BATCH_BYTES[device.type]
     with _Ahead(device, tally) as ahead:
         for name, tensor in stored:
             if plane := planes.get(name):
@@ -87,7 +88,7 @@ def decoded_weights(
                     continue
                 batch.append(plane)
                 nbytes += plane.nbytes
-                if nbytes >= batch_bytes:
+                if nbytes >= limit:
                     ahead.begin(batch)
                     batch, nbytes = [], 0
             elif name not in exceptions:

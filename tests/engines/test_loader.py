@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from csf_tool.errors import CsfToolError
 from csf_tool.loading.tensors import opened
@@ -184,8 +185,8 @@ def test_a_model_with_further_sources(tmp_path: Path, dense: Path, csf: Path) ->
 def test_layers_of_other_ranks_are_not_decoded(dense: Path, csf: Path, said: list[str]) -> None:
     from vllm.model_executor.models.utils import PPMissingLayer, WeightsMapper
 
-    inner = loading.torch.nn.Module()
-    inner.layers = loading.torch.nn.ModuleList([PPMissingLayer(), loading.torch.nn.Identity()])
+    inner = torch.nn.Module()
+    inner.layers = torch.nn.ModuleList([PPMissingLayer(), torch.nn.Identity()])
     mapper = WeightsMapper(orig_to_new_prefix={"model.": "language_model."})
     model = loading.Module(language_model=inner, hf_to_vllm_mapper=mapper)
     want = loading.weights(loading.stock(), dense)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,8 +80,6 @@ def register() -> None:
 
 
 def loaders() -> dict[str, Any]:
-    from importlib import import_module
-
     module: ModuleType = import_module(MODEL_LOADER)
     return {name: loader.__name__ for name, loader in module._LOAD_FORMAT_TO_MODEL_LOADER.items()}
 
@@ -188,6 +187,6 @@ def test_what_goes_wrong_is_one_warning_and_vllm_is_as_it_was(
 def test_arguments_that_have_changed_are_one_warning(vllm: Path, caplog: pytest.LogCaptureFixture) -> None:
     (vllm / "engine" / "arg_utils.py").write_text("class EngineArgs: ...")
     register()
-    import vllm.engine.arg_utils
+    import_module("vllm.engine.arg_utils")
 
     assert len(caplog.records) == 1
