@@ -19,9 +19,6 @@ def make(root: Path) -> dict[str, tuple[Path, Path]]:
     mixed = models.mixed_precision(TINY)
     one = models.write(root / "one-file", models.modelopt, mixed)
     several = models.write(root / "several", models.modelopt, mixed, shards=True)
-    excluded = models.one_algorithm()["ignore"]
-    own = {"quant_algo": "NVFP4", "group_size": 16, "kv_cache_quant_algo": None, "exclude_modules": excluded}
-    own_file = models.write(root / "own-file", models.modelopt, own, own_file=True)
     algorithm = models.write(root / "algorithm", models.modelopt, models.one_algorithm())
     scheme = models.scheme(16, "nvfp4-pack-quantized")
     tensors = models.write(root / "compressed-tensors", models.compressed_tensors, scheme)
@@ -32,7 +29,6 @@ def make(root: Path) -> dict[str, tuple[Path, Path]]:
         "index": (several, csf(several)),
         "folders": (several, in_folders(csf(several, "-flat"), root / "folders-csf")),
         "container": (several, csf(several, "-container", to=CompressTo.CONTAINER)),
-        "hf_quant_config.json": (own_file, csf(own_file)),
         "one algorithm": (algorithm, csf(algorithm)),
         "compressed-tensors": (tensors, csf(tensors)),
         "mxfp4 container": (kimi, csf(kimi, to=CompressTo.CONTAINER)),

@@ -163,9 +163,8 @@ def write(
     size: Size = TINY,
     *,
     shards: bool = False,
-    own_file: bool = False,
 ) -> Path:
-    """Write a model, its weights in one file or in a shard a part; `own_file` is ModelOpt's file for the recipes."""
+    """Write a model, its weights in one file or in a shard a part."""
     folder.mkdir(parents=True)
     parts = list(tensors(size, quantise)) if not shards else tensors(size, quantise)
     if shards:
@@ -179,11 +178,7 @@ def write(
     else:
         save_file({k: v for part in parts for k, v in part.items()}, folder / "model.safetensors", {"format": "pt"})
     document = config(size)
-    if own_file:
-        own = {"producer": {"name": "modelopt", "version": "0.29"}, "quantization": quantization}
-        (folder / "hf_quant_config.json").write_text(json.dumps(own))
-    else:
-        document["quantization_config"] = quantization
+    document["quantization_config"] = quantization
     (folder / "config.json").write_text(json.dumps(document, indent=2))
     write_tokenizer(folder)
     return folder
