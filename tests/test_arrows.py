@@ -21,7 +21,7 @@ LAYERS = [
     {"coders", "hub"},
     {"running"},
     {"loading", "prove", "write"},
-    {"look"},
+    {"engines", "look"},
     {"bench"},
     {"documents"},
     {"api"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from csf_tool.checkpoint.container import Receipt, receipt_name
 from csf_tool.checkpoint.index import Index, index_document
@@ -37,6 +37,11 @@ class LogicalTensor(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     source: Located | Plane
+
+    @classmethod
+    def of_plane(cls, plane: Plane) -> Self:
+        """The scale that a plane decodes to."""
+        return cls(plane.name, plane.dtype, (plane.rows, plane.cols), plane)
 
     @property
     def nbytes(self) -> int:
@@ -101,7 +106,7 @@ def logical_tensors(checkpoint: Checkpoint) -> dict[str, LogicalTensor]:
     for located in checkpoint.tensors():
         name, dtype, shape, *_ = located.tensor
         if plane := planes.get(name):
-            result[plane.name] = LogicalTensor(plane.name, plane.dtype, (plane.rows, plane.cols), plane)
+            result[plane.name] = LogicalTensor.of_plane(plane)
         elif not parse_stream_name(name):
             result[name] = LogicalTensor(name, dtype, shape, located)
     return result

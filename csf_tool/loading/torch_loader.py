@@ -147,7 +147,8 @@ class TorchLoader:
 
     def _decode_on_cpu(self, stacks: list[tuple[list[Plane], torch.Tensor]]) -> None:
         for planes, dense in stacks:
+            rows = dense.view(len(planes), -1).numpy()  # torch would wake its threads for every plane
             with self._readers.unchanged():
                 streams = (self._readers.streams(plane).require_decodable() for plane in planes)
-                for row, decoded in enumerate(NumpyDecoder().decode(streams)):
-                    dense.view(len(planes), -1)[row] = torch.from_numpy(decoded.scales.reshape(-1))
+                for row, decoded in zip(rows, NumpyDecoder().decode(streams), strict=True):
+                    row[:] = decoded.scales.reshape(-1)

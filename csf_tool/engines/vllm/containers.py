@@ -1,0 +1,96 @@
+"""Containers as models: their config and tokenizer lie in metadata/, and vLLM is told to take that for the model.
+
+The loader finds the weights from there. All other models have a config where vLLM looks for it, and are let pass.
+"""
+
+import re
+from functools import wraps
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_CONFIG = "config.json"
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def resolve_containers(arguments: ModuleType) -> None:
+    """Have the engine's arguments name a container's metadata/ where they name the container.
+
+    `arguments` is vllm.engine.arg_utils. Models are served under the name that was given.
+    """
+    engine_args = arguments.EngineArgs
+    for name in ("create_engine_config", "create_model_config"):
+        original = getattr(engine_args, name)
+        if not hasattr(original, "resolves_containers"):
+            setattr(engine_args, name, _resolving(original))
+
+
+def _resolving(create: Any) -> Any:
+    @wraps(create)
+    def resolving(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _resolve(self)
+        return create(self, *args, **kwargs)
+
+    resolving.resolves_containers = True  # type: ignore[attr-defined]
+    return resolving
+
+
+def _resolve(args: Any) -> None:
+    if model := _model_of(args, args.model, args.revision):
+        args.served_model_name = args.served_model_name or [args.model]
+        args.tokenizer = model if args.tokenizer == args.model else args.tokenizer
+        args.model, args.revision = model, None
+    draft = args.speculative_config
+    if isinstance(draft, dict) and (model := _model_of(args, draft.get("model"), draft.get("revision"))):
+        args.speculative_config = {**draft, "model": model, "revision": None}
+
+
+def _model_of(args: Any, name: Any, revision: str | None) -> str | None:
+    """The folder of a container's model, downloaded if it is a name on the Hub; None for what is no container."""
+    if not isinstance(name, str) or not (Path(name).is_dir() or _HUB_NAME.fullmatch(name)):
+        return None
+    from vllm.transformers_utils.repo_utils import file_or_path_exists
+
+    if file_or_path_exists(name, _CONFIG, revision):
+        return None
+    from csf_tool.checkpoint.container import MANIFEST, METADATA
+
+    if not file_or_path_exists(name, MANIFEST, revision):
+        return None
+    root = Path(name) if Path(name).is_dir() else _downloaded(args, name, revision)
+    model = root / METADATA
+    return str(model) if container_of(model) and (model / _CONFIG).is_file() else None
+
+
+def _downloaded(args: Any, name: str, revision: str | None) -> Path:
+    """The folder of a container that is on the Hub, whole, as vLLM downloads."""
+    from vllm.model_executor.model_loader.weight_utils import download_weights_from_hf
+
+    from csf_tool.checkpoint.container import METADATA
+
+    for pattern in (f"{METADATA}/*", "*.json", "*.safetensors"):
+        root = download_weights_from_hf(
+            name, args.download_dir, [pattern], revision, ignore_patterns=args.ignore_patterns
+        )
+    return Path(root)
+
+
+def container_of(folder: Path) -> Path | None:
+    """The CSF container that a folder is, or whose metadata/ it is; None for all others."""
+    from csf_tool.checkpoint.container import METADATA
+
+    if _is_container(folder):
+        return folder
+    return folder.parent if folder.name == METADATA and _is_container(folder.parent) else None
+
+
+def _is_container(folder: Path) -> bool:
+    from csf_tool.checkpoint.container_reading import read_manifest
+    from csf_tool.errors import CsfToolError
+
+    try:
+        read_manifest(folder)
+    except CsfToolError:
+        return False
+    return True

@@ -1,0 +1,126 @@
+"""vLLM's default loader, with the block scales of CSF checkpoints decoded while they are loaded.
+
+Which files are read, downloaded or left out, and how, stays vLLM's own: this loader takes what that gives, and puts
+scales in the place of streams.
+"""
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from vllm.config import ModelConfig
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id
+
+from csf_tool.engines.vllm.model import device_of, missing_on_this_rank
+from csf_tool.engines.vllm.plugin import logger
+from csf_tool.engines.vllm.streams import formats_in
+from csf_tool.engines.vllm.versions import vllm_reads, warn_of_untested_version
+
+if TYPE_CHECKING:
+    from csf_tool.checkpoint.model import Checkpoint
+
+Weights = Generator[tuple[str, torch.Tensor], None, None]
+
+
+class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
+    """Loads checkpoints with CSF streams as if they were dense, and all others as `DefaultModelLoader` does."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._device = torch.device("cpu")
+        self._is_missing: Callable[[str], bool] = lambda _: False
+        self._prepared: tuple[tuple[Any, ...], Any] | None = None
+
+    def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
+        """See `DefaultModelLoader.load_weights`."""
+        self._device = device_of(model)
+        self._is_missing = missing_on_this_rank(model)
+        super().load_weights(model, model_config)
+
+    def _prepare_weights(
+        self,
+        model_name_or_path: str,
+        subfolder: str | None,
+        revision: str | None,
+        fall_back_to_pt: bool,
+        allow_patterns_overrides: list[str] | None,
+    ) -> Any:
+        """The folder and the files of a model's weights, those of CSF layouts that vLLM does not look for as well."""
+        asked = model_name_or_path, subfolder, revision, fall_back_to_pt, allow_patterns_overrides
+        if self._prepared and self._prepared[0] == asked:
+            return self._prepared[1]
+        try:
+            return super()._prepare_weights(*asked)
+        except (RuntimeError, FileNotFoundError):
+            from csf_tool.engines.vllm.places import weights_in_csf_layout
+
+            found = weights_in_csf_layout(
+                self.load_config, model_name_or_path, subfolder, revision, allow_patterns_overrides
+            )
+            if found is None:
+                raise
+            return found
+
+    def _get_weights_iterator(self, source: DefaultModelLoader.Source) -> Weights:
+        """Names and tensors of a source, as of a dense checkpoint."""
+        asked = (
+            source.model_or_path,
+            source.subfolder,
+            source.revision,
+            source.fall_back_to_pt,
+            source.allow_patterns_overrides,
+        )
+        prepared = self._prepare_weights(*asked)
+        self._prepared = asked, prepared  # it would be asked for again, and a download looked up again
+        try:
+            folder, files, use_safetensors, *_ = prepared
+            formats = formats_in(files) if use_safetensors else set()
+            if all(map(vllm_reads, formats)):  # there are none, say
+                weights: Weights = super()._get_weights_iterator(source)
+                return weights
+            return self._with_scales(source, folder)
+        finally:
+            self._prepared = None
+
+    def _with_scales(self, source: DefaultModelLoader.Source, folder: str) -> Weights:
+        from csf_tool.loading.tensors import opened
+
+        warn_of_untested_version()
+        checkpoint = opened(folder)  # what vLLM leaves out of it is not asked for
+        is_unused = getattr(source, "is_unused_weight", None)
+        plain = replace(source, prefix="")
+        if is_unused:
+            plain.is_unused_weight = lambda stored: is_unused(_dense_name(stored))
+        stored = super()._get_weights_iterator(plain)
+
+        def wanted(scale: str) -> bool:
+            return not (is_unused and is_unused(scale)) and self._is_kept(source.prefix + scale)
+
+        return ((source.prefix + name, tensor) for name, tensor in self._decode(stored, checkpoint, wanted))
+
+    def _is_kept(self, scale: str) -> bool:
+        """Whether this rank has room for a scale: its layer is here, and its expert where vLLM filters experts."""
+        if self._is_missing(scale):
+            return False
+        expert = parse_expert_id(scale) if self.local_expert_ids is not None else None
+        return expert is None or expert in self.local_expert_ids
+
+    def _decode(self, stored: Weights, checkpoint: "Checkpoint", wanted: Callable[[str], bool]) -> Weights:
+        from csf_tool.engines.decoded import Tally, decoded_weights
+
+        begun, tally = time.perf_counter(), Tally()
+        yield from decoded_weights(stored, checkpoint, self._device, tally, wanted)
+        seconds = time.perf_counter() - begun
+        logger.info("%s: csf-tool %s of the %.2f s that loading took", checkpoint.path, tally, seconds)
+
+
+def _dense_name(stored: str) -> str:
+    """The name that a stored tensor has in a dense checkpoint."""
+    from csf_tool.checkpoint.names import parse_stream_name
+
+    stream = parse_stream_name(stored)
+    return stream.scale if stream else stored

@@ -1,0 +1,344 @@
+"""The loader inside a real vLLM, without an engine: what DefaultModelLoader honours, this one honours, too."""
+
+import logging
+import re
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from csf_tool.errors import CsfToolError
+from csf_tool.loading.tensors import opened
+from tests.building import (
+    MXFP4,
+    NVFP4,
+    compressed,
+    home_made,
+    mini_container,
+    mini_dense,
+    mini_hf,
+    model,
+    overwrite,
+    recipes_config,
+    write_hf,
+)
+from tests.engines import checkpoints, loading
+from tests.hub_server import Hub
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; .ci/engines runs these"),
+    pytest.mark.slow,
+]
+
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    from csf_tool.engines.vllm.plugin import register
+
+    register()
+
+
+@pytest.fixture
+def dense(tmp_path: Path) -> Path:
+    return mini_dense(tmp_path / "dense", NVFP4)
+
+
+@pytest.fixture
+def csf(tmp_path: Path) -> Path:
+    return mini_hf(tmp_path / "csf")
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """What csf_tool's logger inside vLLM says; vLLM's do not hand on to the root's."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("vllm.csf_tool")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield messages
+    logger.setLevel(logging.NOTSET)
+    logger.removeHandler(handler)
+
+
+def in_folder(root: Path) -> Path:
+    stored = {name: compressed(tensors, NVFP4) for name, tensors in model(NVFP4, 2).items()}
+    return write_hf(root, stored, config=recipes_config(2), folder="weights")
+
+
+def single(root: Path) -> Path:
+    tensors = [tensor for part in model(NVFP4, 2).values() for tensor in part]
+    return write_hf(root, {"model.safetensors": compressed(tensors, NVFP4)}, config=recipes_config(2), index=False)
+
+
+@pytest.mark.parametrize("load_format", ["auto", "hf", "safetensors"])
+@pytest.mark.parametrize(
+    "make", [mini_hf, single, in_folder, mini_container, home_made], ids=lambda make: str(make.__name__)
+)
+def test_every_layout_gives_the_dense_weights(tmp_path: Path, dense: Path, make: Any, load_format: str) -> None:
+    found = loading.weights(loading.loader(load_format), make(tmp_path / "csf"))
+    assert found == loading.weights(loading.stock(load_format), dense)
+
+
+@pytest.mark.parametrize("make", [mini_container, home_made], ids=lambda make: str(make.__name__))
+def test_mxfp4_by_deepseeks_names(tmp_path: Path, make: Any) -> None:
+    dense = mini_dense(tmp_path / "dense", MXFP4)
+    assert loading.weights(loading.loader(), make(tmp_path / "csf", MXFP4)) == loading.weights(loading.stock(), dense)
+
+
+def test_a_containers_model_folder_leads_to_its_weights(tmp_path: Path, dense: Path) -> None:
+    container = mini_container(tmp_path / "csf")
+    assert loading.weights(loading.loader(), container / "metadata") == loading.weights(loading.stock(), dense)
+
+
+@pytest.mark.parametrize("strategy", ["lazy", "eager", "prefetch"])
+def test_every_way_of_reading(dense: Path, csf: Path, strategy: str) -> None:
+    found = loading.weights(loading.loader(safetensors_load_strategy=strategy), csf)
+    assert found == loading.weights(loading.stock(), dense)
+
+
+def test_several_threads(dense: Path, csf: Path) -> None:
+    options = {"enable_multithread_load": True, "num_threads": 2}
+    found = loading.weights(loading.loader(model_loader_extra_config=options), csf)
+    assert found == loading.weights(loading.stock(), dense)
+
+
+def test_prefix_and_subfolder(tmp_path: Path, dense: Path, csf: Path) -> None:
+    (tmp_path / "outer").mkdir()
+    shutil.move(csf, tmp_path / "outer" / "inner")
+    found = loading.weights(loading.loader(), tmp_path / "outer", subfolder="inner", prefix="language_model.")
+    want = loading.weights(loading.stock(), dense)
+    assert found == {f"language_model.{name}": data for name, data in want.items()}
+
+
+def test_patterns(dense: Path, csf: Path) -> None:
+    patterns = ["model-00002*.safetensors"]
+    found = loading.weights(loading.loader(), csf, allow_patterns_overrides=patterns)
+    assert found == loading.weights(loading.stock(), dense, allow_patterns_overrides=patterns)
+    assert found
+
+
+def test_shards_that_the_index_does_not_list_do_not_count(dense: Path, csf: Path) -> None:
+    want = loading.weights(loading.stock(), dense)
+    shutil.copy(csf / "model-00001-of-00002.safetensors", csf / "again.safetensors")  # the same names once more
+    assert loading.weights(loading.loader(), csf) == want
+    (csf / "rubbish.safetensors").write_bytes(b"<html>")
+    assert loading.weights(loading.loader(), csf) == want
+
+
+def test_the_filter_of_experts(tmp_path: Path) -> None:
+    tensors = model(NVFP4, 1, experts=4)
+    dense = write_hf(tmp_path / "dense", tensors)
+    csf = write_hf(tmp_path / "csf", {name: compressed(part, NVFP4) for name, part in tensors.items()})
+    mine, stock = loading.loader(), loading.stock()
+    mine.local_expert_ids = stock.local_expert_ids = {1, 3}
+    want = loading.weights(stock, dense)
+    found = loading.weights(mine, csf)
+    others = {name for name in want if ".0." in name.partition("experts")[2] or ".2." in name.partition("experts")[2]}
+    scales = {name for name in others if name.endswith(".weight_scale")}
+    assert len(scales) == 6
+    assert found == {name: data for name, data in want.items() if name not in scales}
+
+
+def test_weights_that_a_model_says_are_unused(dense: Path, csf: Path) -> None:
+    def unused(name: str) -> bool:
+        """As the heads of Qwen's models have it, by names of the dense checkpoint."""
+        assert "_csf_" not in name
+        return ".layers.0." in name
+
+    found = loading.weights(loading.loader(), csf, is_unused_weight=unused)
+    assert found == loading.weights(loading.stock(), dense, is_unused_weight=unused)
+    assert found and not [name for name in found if ".layers.0." in name]
+
+
+def load(model: loading.Module, folder: Path, loader: Any) -> loading.Weights:
+    """Load a model in the whole way, with a config that asks for nothing special."""
+    from vllm.config import ParallelConfig, VllmConfig, set_current_vllm_config
+
+    config = SimpleNamespace(model=str(folder), revision=None, quantization="modelopt_mixed", is_moe=True)
+    config.multimodal_config = None
+    with set_current_vllm_config(VllmConfig(parallel_config=ParallelConfig())):
+        loader.load_weights(model, config)
+    return model.found
+
+
+def test_a_model_with_further_sources(tmp_path: Path, dense: Path, csf: Path) -> None:
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    def further(folder: Path) -> list[Any]:
+        return [DefaultModelLoader.Source(str(folder), None, prefix="draft.")]
+
+    csf_model = loading.Module(secondary_weights=further(csf))
+    want = load(loading.Module(secondary_weights=further(dense)), dense, loading.stock())
+    assert load(csf_model, csf, loading.loader()) == want
+    assert len(want) == 2 * len(loading.weights(loading.stock(), dense))
+
+
+def test_layers_of_other_ranks_are_not_decoded(dense: Path, csf: Path, said: list[str]) -> None:
+    from vllm.model_executor.models.utils import PPMissingLayer, WeightsMapper
+
+    inner = torch.nn.Module()
+    inner.layers = torch.nn.ModuleList([PPMissingLayer(), torch.nn.Identity()])
+    mapper = WeightsMapper(orig_to_new_prefix={"model.": "language_model."})
+    model = loading.Module(language_model=inner, hf_to_vllm_mapper=mapper)
+    want = loading.weights(loading.stock(), dense)
+    found = load(model, csf, loading.loader())
+    missing = {name for name in want if name.startswith("model.layers.0.") and name.endswith(".weight_scale")}
+    assert len(missing) == 3
+    assert found == {name: data for name, data in want.items() if name not in missing}
+    assert "decoded 3 CSF planes (and passed over 3)" in said[-1]
+
+
+def test_one_line_says_what_was_done(csf: Path, said: list[str]) -> None:
+    loading.weights(loading.loader(), csf)
+    (line,) = said
+    assert line.startswith(f"{csf}: csf-tool decoded 6 CSF planes, 384 B to 384 B of block scales, in ")
+    assert line.endswith(" s that loading took")
+
+
+@pytest.mark.parametrize("make", [mini_hf, mini_container], ids=lambda make: str(make.__name__))
+def test_a_broken_stream_ends_it_with_file_and_tensor(tmp_path: Path, make: Any) -> None:
+    csf = make(tmp_path / "csf")
+    plane = opened(csf).planes[2]
+    overwrite(csf / plane.fixed.shard.name, plane.fixed.tensor.begin, b"\xff")
+    with pytest.raises(CsfToolError) as error:
+        loading.weights(loading.loader(), csf)
+    assert str(error.value).startswith(f"{plane.fixed.shard.name}: {plane.name}: ")
+
+
+def test_a_missing_stream_ends_it(csf: Path) -> None:
+    for file in (csf / "model-00001-of-00002.safetensors", csf / INDEX):
+        file.write_bytes(file.read_bytes().replace(b"nvfp4_csf_exceptions", b"nvfp4_csf_exceptionz", 1))
+    with pytest.raises(CsfToolError, match=r"model-00001-of-00002\.safetensors: model\.layers\.0\.mlp"):
+        loading.weights(loading.loader(), csf)
+
+
+@pytest.mark.parametrize("make", [in_folder, mini_container], ids=lambda make: str(make.__name__))
+def test_a_csf_checkpoint_without_its_shards_says_what_to_do(tmp_path: Path, make: Any) -> None:
+    csf = make(tmp_path / "csf")
+    for shard in csf.rglob("*.safetensors"):
+        shard.unlink()
+    with pytest.raises(CsfToolError, match=r"download the \.safetensors files as well"):
+        loading.weights(loading.loader(), csf)
+
+
+def test_what_vllm_says_of_other_folders_stays(tmp_path: Path, dense: Path) -> None:
+    (dense / "model-00002-of-00002.safetensors").unlink()
+    (tmp_path / "empty").mkdir()
+    for folder in (dense, tmp_path / "empty"):
+        with pytest.raises((RuntimeError, FileNotFoundError)) as stock:
+            loading.weights(loading.stock(), folder)
+        with pytest.raises(type(stock.value)) as mine:
+            loading.weights(loading.loader(), folder)
+        assert str(mine.value) == str(stock.value)
+
+
+def test_a_checkpoint_without_streams_is_left_to_vllm(
+    dense: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("csf_tool.engines.vllm.loader.CsfModelLoader._with_scales", None)
+    assert loading.weights(loading.loader(), dense) == loading.weights(loading.stock(), dense)
+    assert said == []
+
+
+def test_a_vllm_that_reads_csf_is_let(csf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("csf_tool.engines.vllm.loader.vllm_reads", lambda name: name == "nvfp4")
+    assert loading.weights(loading.loader(), csf) == loading.weights(loading.stock(), csf)
+
+
+def test_this_vllm_does_not_read_csf() -> None:
+    from csf_tool.engines.vllm.versions import vllm_reads
+
+    assert not vllm_reads("nvfp4") and not vllm_reads("mxfp4")
+
+
+def test_a_vllm_that_has_the_streams_name_in_a_loader_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from csf_tool.engines.vllm import versions
+
+    reader = tmp_path / "model_executor" / "layers" / "quantization" / "b12x" / "nvfp4.py"
+    reader.parent.mkdir(parents=True)
+    reader.write_text('FIXED = "weight_scale.nvfp4_csf_fixed"')
+    monkeypatch.setattr(versions, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
+    monkeypatch.setattr(versions, "vllm_reads", versions.vllm_reads.__wrapped__)  # without what it remembers
+    assert versions.vllm_reads("nvfp4") and not versions.vllm_reads("mxfp4")
+
+
+VERSIONS = {"0.26.0": True, "0.32.0+cpu": True, "0.33.1.dev3": True, "0.25.9": False, "1.0.0": False, "dev": False}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_versions_that_are_known(version: str) -> None:
+    from csf_tool.engines.vllm.versions import is_tested
+
+    assert is_tested(version) is VERSIONS[version]
+
+
+def test_other_versions_are_one_warning(csf: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from csf_tool.engines.vllm import versions
+
+    versions.warn_of_untested_version.cache_clear()
+    monkeypatch.setattr(versions, "running_version", lambda: "0.99.0")
+    for _ in range(2):
+        loading.weights(loading.loader(), csf)
+    assert len([line for line in said if line.startswith("vLLM 0.99.0 is outside the range")]) == 1
+    versions.warn_of_untested_version.cache_clear()
+
+
+@pytest.mark.parametrize("make", [mini_hf, in_folder, mini_container], ids=lambda make: str(make.__name__))
+@pytest.mark.parametrize("revision", [None, "main"])
+def test_a_name_on_the_hub(
+    tmp_path: Path, dense: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, make: Any, revision: str | None
+) -> None:
+    hub.add("org/csf", make(tmp_path / "csf"))
+    at_the_hub(hub, monkeypatch)
+    mine = loading.loader(download_dir=str(tmp_path / "downloads"))
+    found = loading.weights(mine, "org/csf", revision=revision)
+    assert found == loading.weights(loading.stock(), dense)
+    assert list((tmp_path / "downloads").rglob("*.safetensors"))
+
+
+PAIRS = ["one file", "index", "folders", "container", "one algorithm", "compressed-tensors"]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    return checkpoints.make(tmp_path_factory.mktemp("models"))
+
+
+@pytest.mark.parametrize("pair", [*PAIRS, "mxfp4 container"])
+def test_the_parameters_of_a_real_model(pairs: dict[str, tuple[Path, Path]], pair: str) -> None:
+    """As far as a CPU can go with MXFP4: vLLM has no kernel for it there, and wants one when it has loaded."""
+    from tests.engines.reference_experts import register
+
+    register()
+    assert pairs.keys() == {*PAIRS, "mxfp4 container"}
+    dense, csf = pairs[pair]
+    want, found = loading.parameters(dense), loading.parameters(csf)
+    # Where `compress` has written recipes for one algorithm, vLLM gives attention no scales, which were not used.
+    unused = {name for name in want if re.search(r"\.attn\.\w+_scale$", name)} - found.keys()
+    assert found == {name: data for name, data in want.items() if name not in unused}
+    assert any(set(data) != {0} for name, data in want.items() if name.endswith("w13_weight_scale"))
+
+
+def at_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have vLLM ask the Hub on the loopback."""
+    from huggingface_hub import HfApi, HfFileSystem
+    from vllm.model_executor.model_loader import weight_utils
+    from vllm.transformers_utils import repo_utils
+
+    HfFileSystem.clear_instance_cache()
+    for module in (weight_utils, repo_utils):
+        for name, client in (("hf_api", HfApi), ("hf_fs", HfFileSystem)):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, lambda client=client: client(endpoint=hub.endpoint))

@@ -1,0 +1,128 @@
+"""What csf_tool's plug-in asks of vLLM, looked up in the sources of the versions that are at hand.
+
+They are parsed, not imported: those for GPUs cannot be. `.ci/engines` unpacks the newest of them.
+"""
+
+import ast
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+
+def roots() -> Iterator[Path]:
+    """The folders of vLLM's sources: the installed one, and those that the environment names."""
+    if spec := find_spec("vllm"):
+        yield from map(Path, spec.submodule_search_locations or ())
+    yield from map(Path, filter(None, os.environ.get("CSF_TOOL_VLLM_SOURCES", "").split(os.pathsep)))
+
+
+SOURCES = [pytest.param(root, id=root.parent.name) for root in roots()]
+
+pytestmark = [
+    pytest.mark.skipif(not SOURCES, reason="no sources of vLLM are at hand; .ci/engines runs these"),
+    pytest.mark.parametrize("root", SOURCES),
+]
+
+LOADER = "model_executor/model_loader/default_loader.py"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+PARAMETERS = {
+    (LOADER, "DefaultModelLoader._prepare_weights"): (
+        "self model_name_or_path subfolder revision fall_back_to_pt allow_patterns_overrides"
+    ),
+    (LOADER, "DefaultModelLoader._get_weights_iterator"): "self source",
+    (LOADER, "DefaultModelLoader.load_weights"): "self model model_config",
+    (LOADER, "DefaultModelLoader.__init__"): "self load_config",
+    ("model_executor/model_loader/__init__.py", "register_model_loader"): "load_format",
+    ("model_executor/model_loader/weight_utils.py", "download_weights_from_hf"): (
+        "model_name_or_path cache_dir allow_patterns revision subfolder ignore_patterns"
+    ),
+    ("model_executor/model_loader/ep_weight_filter.py", "parse_expert_id"): "weight_name",
+    ("model_executor/models/utils.py", "get_pp_missing_layer_names"): "model",
+    ("model_executor/models/utils.py", "WeightsMapper._map_name"): "self key",
+    ("transformers_utils/repo_utils.py", "file_or_path_exists"): "model config_name revision",
+    ("engine/arg_utils.py", "EngineArgs.create_model_config"): "self",
+    ("plugins/__init__.py", "load_general_plugins"): "",
+}
+"""Functions and methods that the plug-in calls or replaces, and their parameters."""
+
+FIELDS = {
+    (LOADER, "DefaultModelLoader.Source"): (
+        "model_or_path revision subfolder prefix fall_back_to_pt allow_patterns_overrides"
+    ),
+    ("engine/arg_utils.py", "EngineArgs"): (
+        "model revision tokenizer served_model_name speculative_config download_dir ignore_patterns"
+    ),
+    ("config/load.py", "LoadConfig"): "load_format download_dir ignore_patterns",
+}
+"""Fields that it reads or sets."""
+
+
+def found(root: Path, file: str, name: str) -> ast.AST:
+    """A function or a class in a file, methods by their class's name before their own."""
+    node: ast.AST = ast.parse((root / file).read_text())
+    for part in name.split("."):
+        assert isinstance(node, ast.Module | ast.ClassDef)
+        node = next(n for n in node.body if isinstance(n, Function | ast.ClassDef) and n.name == part)
+    return node
+
+
+@pytest.mark.parametrize(("file", "name"), PARAMETERS)
+def test_parameters(root: Path, file: str, name: str) -> None:
+    function = found(root, file, name)
+    assert isinstance(function, Function)
+    assert " ".join(argument.arg for argument in function.args.args) == PARAMETERS[file, name]
+
+
+@pytest.mark.parametrize(("file", "name"), FIELDS)
+def test_fields(root: Path, file: str, name: str) -> None:
+    node = found(root, file, name)
+    assert isinstance(node, ast.ClassDef)
+    fields = {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    assert set(FIELDS[file, name].split()) <= fields
+
+
+def test_what_is_prepared(root: Path) -> None:
+    function = found(root, LOADER, "DefaultModelLoader._prepare_weights")
+    assert isinstance(function, Function) and function.returns
+    prepared = ["tuple[str, list[str], bool]", "tuple[str, list[str], bool, str]"]
+    assert ast.unparse(function.returns).strip("'") in prepared
+
+
+def test_the_table_of_formats(root: Path) -> None:
+    tree = ast.parse((root / "model_executor/model_loader/__init__.py").read_text())
+    (table,) = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_LOAD_FORMAT_TO_MODEL_LOADER"
+    ]
+    assert isinstance(table, ast.Dict)
+    loaders = {
+        ast.literal_eval(key): ast.unparse(value) for key, value in zip(table.keys, table.values, strict=True) if key
+    }
+    assert {name for name in ("auto", "hf", "safetensors") if loaders[name] == "DefaultModelLoader"} == {
+        "auto",
+        "hf",
+        "safetensors",
+    }
+
+
+def test_the_loader_goes_through_what_is_replaced(root: Path) -> None:
+    text = (root / LOADER).read_text()
+    assert "self._prepare_weights(" in ast.unparse(found(root, LOADER, "DefaultModelLoader._get_weights_iterator"))
+    assert "self._get_weights_iterator(" in ast.unparse(found(root, LOADER, "DefaultModelLoader.get_all_weights"))
+    assert "self.get_all_weights(" in ast.unparse(found(root, LOADER, "DefaultModelLoader.load_weights"))
+    assert "self.local_expert_ids" in text
+
+
+def test_the_group_of_plugins(root: Path) -> None:
+    assert '"vllm.general_plugins"' in (root / "plugins/__init__.py").read_text()
+
+
+def test_it_does_not_read_csf(root: Path) -> None:
+    """When this fails, csf_tool steps aside, and docs/serving.md has to say so."""
+    texts = (path.read_text(errors="replace") for path in root.rglob("*.py"))
+    assert not any("nvfp4_csf" in text or "mxfp4_csf" in text for text in texts)
