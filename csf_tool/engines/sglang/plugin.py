@@ -14,7 +14,7 @@ REMEDY = "csf-tool expand writes a checkpoint that SGLang reads without it; SGLA
 LOADER = "sglang.srt.model_loader.loader"
 
 FINDER = "DefaultModelLoader._prepare_weights"
-"""What finds the files of a model, or downloads them."""
+"""Method that finds the files of a model, or downloads them."""
 
 READERS = (
     "safetensors_weights_iterator",
@@ -22,7 +22,7 @@ READERS = (
     "fastsafetensors_weights_iterator",
     "instanttensor_weights_iterator",
 )
-"""What reads safetensors files, for all loaders alike. Older versions lack the last."""
+"""Functions that read safetensors files, for all loaders alike. Older versions lack the last."""
 
 logger = logging.getLogger("sglang.csf_tool")
 """A logger under SGLang's own, so that its settings are followed."""

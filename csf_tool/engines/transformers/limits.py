@@ -1,6 +1,6 @@
-"""What transformers makes no right model of, in CSF or dense: said when such a checkpoint is opened.
+"""Checkpoints of which transformers makes no right model, in CSF or dense: it is said when one is opened.
 
-It would say nothing of its own, or nothing that leads to the cause.
+Of its own it would say nothing, or nothing that leads to the cause.
 """
 
 import logging

@@ -111,4 +111,4 @@ _REPLACEMENTS = {
     "_is_on_hf_mount": _is_on_mount,
     "_get_resolved_checkpoint_files": _resolve,
 }
-"""What to make of a function of `transformers.modeling_utils`."""
+"""Makers of our function from that of `transformers.modeling_utils`."""
