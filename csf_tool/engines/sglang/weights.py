@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.checkpoint.open import open_checkpoint, open_shards
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.engines.containers import is_container
 from csf_tool.engines.decoded import Tally, decoded_weights
 from csf_tool.engines.sglang.plugin import logger
@@ -31,16 +31,14 @@ def decoded(
 
 
 def checkpoint_of(files: list[str]) -> Checkpoint:
-    """The checkpoint of which SGLang reads these files; what else lies in the folder does not count.
+    """The checkpoint whose shards these files are, or some of them.
 
     Raises:
         CheckpointError: it is broken or incomplete.
         EnvironmentFault: the system cannot read it.
     """
     folder = Path(files[0]).parent
-    if is_container(folder.parent):  # its receipts know dtypes and geometries
-        return opened(folder.parent)
-    return opened(open_shards(folder, sorted(Path(file).name for file in files)))
+    return opened(folder.parent if is_container(folder.parent) else folder)  # receipts know dtypes and geometries
 
 
 def files_of(container: Path) -> tuple[str, list[str], bool]:
