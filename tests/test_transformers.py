@@ -1,116 +1,233 @@
-"""A real model through transformers' own loading: its safe_open replaced by ours, nothing else.
+"""Models of transformers from CSF checkpoints, after `import csf_tool.engines.transformers` and nothing else."""
 
-The checkpoint's linear layers are quantised by compressed-tensors; transformers applies that library to the scales
-that it is given, and the model computes with them.
-"""
-
-import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import compressed_tensors.quantization as ct
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import modeling_utils
 
-import csf_tool
-from csf_tool.checkpoint.open import open_checkpoint
+import csf_tool.engines.transformers as plugin
 from csf_tool.choices import CompressTo
-from csf_tool.coders.decoder import NumpyDecoder
-from csf_tool.coders.encoder import NumpyEncoder
-from csf_tool.progress import Silent
-from csf_tool.write.compress import CompressOptions, compress
-from csf_tool.write.selection import Rules
-from tests.test_real_quantizer import quantized, scheme_of
+from csf_tool.engines.transformers import limits
+from csf_tool.engines.transformers.file import CsfFile
+from csf_tool.errors import CheckpointError, StreamError, UsageError
+from tests.transformers_models import FILE, change_config, in_csf, logits, save_experts, save_llama, split
 
-CONFIG = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 96,
-}
+OWN = safe_open
+DEQUANTIZED = {"quantization_config": transformers.CompressedTensorsConfig(dequantize=True)}
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    limits._warn.cache_clear()
+    plugin.install()
+    yield
+    plugin.uninstall()
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_llama(tmp_path_factory.mktemp("llama"))
 
 
 @pytest.fixture
-def dense(tmp_path: Path) -> Path:
-    """A small Llama with random weights, its feed-forward layers quantised to NVFP4."""
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(**CONFIG)
-    state = transformers.LlamaForCausalLM(config).to(torch.bfloat16).state_dict()
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in state.items():
-        if ".mlp." in name:
-            module = name.removesuffix(".weight")
-            tensors |= {
-                f"{module}.{key}": part.contiguous() for key, part in quantized(tensor.float(), "NVFP4").items()
-            }
-        else:
-            tensors[name] = tensor.contiguous()
-    folder = tmp_path / "dense"
-    folder.mkdir()
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    scheme = scheme_of("NVFP4")
-    scheme.targets = ["re:.*mlp.*_proj"]
-    quantization = ct.QuantizationConfig(
-        config_groups={"group_0": scheme},
-        ignore=["lm_head"],
-        format="nvfp4-pack-quantized",
-        quantization_status="compressed",
-    )
-    document = config.to_dict() | {
-        "architectures": ["LlamaForCausalLM"],
-        "dtype": "bfloat16",
-        "quantization_config": json.loads(quantization.model_dump_json(exclude_none=True)),
-    }
-    (folder / "config.json").write_text(json.dumps(document))
-    return folder
+def csf(llama: Path, tmp_path: Path) -> Path:
+    return in_csf(llama, tmp_path / "csf")
 
 
-def logits(folder: Path) -> torch.Tensor:
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    with torch.no_grad():
-        found: torch.Tensor = model(torch.arange(12)[None]).logits
-    return found
+@pytest.fixture
+def offload(tmp_path: Path) -> dict[str, Any]:
+    """One layer that transformers reads from the disk whenever it runs."""
+    parts = ["model.embed_tokens", "model.rotary_emb", "model.norm", "model.layers.0", "lm_head"]
+    where = {**dict.fromkeys(parts, "cpu"), "model.layers.1": "disk"}
+    return {"device_map": where, "offload_folder": tmp_path / "offload", **DEQUANTIZED}
+
+
+def assert_same_logits(folder: Path, dense: Path, **options: Any) -> None:
+    want = logits(dense, **options)
+    assert want.float().abs().mean() > 0.01
+    assert torch.equal(logits(folder, **options), want)
 
 
 @pytest.mark.slow
-def test_a_model_computes_the_same_from_the_csf_checkpoint(
-    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_a_model_computes_the_same(llama: Path, csf: Path, parts: int, caplog: pytest.LogCaptureFixture) -> None:
+    """In one file, and in shards that have streams without their partners, and without their weights."""
+    assert_same_logits(split(csf, parts) if parts > 1 else csf, llama)
+    assert not [record for record in caplog.records if record.name == limits.logger.name]
+
+
+@pytest.mark.slow
+def test_tied_weights(tmp_path: Path) -> None:
+    dense = save_llama(tmp_path / "dense", tie_word_embeddings=True)
+    assert "lm_head.weight" not in load_file(dense / FILE)
+    assert_same_logits(in_csf(dense, tmp_path / "csf"), dense)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"device_map": "cpu"}, DEQUANTIZED], ids=["device-map", "dequantised"])
+def test_options_of_from_pretrained(llama: Path, csf: Path, options: dict[str, Any]) -> None:
+    assert_same_logits(csf, llama, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2])
+def test_layers_that_stay_on_the_disk(llama: Path, csf: Path, parts: int, offload: dict[str, Any]) -> None:
+    assert_same_logits(split(csf, parts) if parts > 1 else csf, llama, **offload)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2])
+def test_experts_from_a_container(tmp_path: Path, parts: int, offload: dict[str, Any]) -> None:
+    dense = save_experts(tmp_path / "dense", "MXFP4")
+    folder = in_csf(split(dense, parts) if parts > 1 else dense, tmp_path / "csf", CompressTo.CONTAINER)
+    assert_same_logits(folder, dense)
+    assert_same_logits(folder, dense, **offload)
+
+
+@pytest.mark.slow
+def test_nvfp4_experts_are_as_wrong_as_from_the_dense_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    want = logits(dense)
-    csf = tmp_path / "csf"
-    options = CompressOptions(CompressTo.HF, Rules(include=("*.mlp.*",)))
-    done = compress(open_checkpoint(dense), csf, options, NumpyEncoder(), NumpyDecoder(), Silent())
-    assert (done.planes, done.left) == (6, [])
-    opened: list[str] = []
-
-    class Spied(csf_tool.safe_open[torch.Tensor]):
-        def __init__(self, filename: str, *args: Any, **options: Any) -> None:
-            opened.append(filename)
-            super().__init__(filename, *args, **options)
-
-    monkeypatch.setattr("transformers.modeling_utils.safe_open", Spied)
-    got = logits(csf)
-    assert opened == [str(csf / "model.safetensors")]
-    assert want.float().abs().mean() > 0.01
-    assert torch.equal(got, want)
+    """transformers 5.24 multiplies them by the block scales alone. If this fails it has been mended: say so no more."""
+    dense = save_experts(tmp_path / "dense", "NVFP4")
+    assert_same_logits(in_csf(dense, tmp_path / "csf"), dense)
+    said = [record.message for record in caplog.records if record.name == limits.logger.name]
+    assert [
+        f"{tmp_path / 'csf'}: transformers {transformers.__version__} leaves out the global scales" in line
+        for line in said
+    ] == [True]
+    double = load_file(dense / FILE)
+    for name, tensor in double.items():
+        if name.endswith("weight_global_scale"):
+            tensor.mul_(2)
+    (tmp_path / "double").mkdir()
+    save_file(double, tmp_path / "double" / FILE, {"format": "pt"})
+    (tmp_path / "double" / "config.json").write_bytes((dense / "config.json").read_bytes())
+    assert_same_logits(tmp_path / "double", dense)
 
 
-def test_transformers_own_reading_of_a_state_dict(sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_a_quantisation_that_transformers_does_not_know(csf: Path, caplog: pytest.LogCaptureFixture) -> None:
+    change_config(csf, quantization_config={"quant_method": "modelopt", "quant_algo": "NVFP4"})
+    for _ in range(2):
+        modeling_utils.load_state_dict(csf / FILE)
+    said = [record.message for record in caplog.records if record.name == limits.logger.name]
+    assert said == [
+        f"{csf}: quantised by modelopt, which transformers {transformers.__version__} cannot apply; nor does it load"
+        " the dense checkpoint (vLLM does)"
+    ]
+
+
+@pytest.mark.slow
+def test_a_broken_stream_ends_the_load(csf: Path) -> None:
+    tensors = load_file(csf / FILE)
+    name = next(name for name in tensors if name.endswith("_csf_fixed"))
+    tensors[name][0, 0] = 255
+    save_file(tensors, csf / FILE, {"format": "pt"})
+    scale = name.rpartition(".")[0]
+    with pytest.raises(StreamError, match=f"{FILE}: {scale}: row 0: base 255 is above 240"):
+        logits(csf)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [(("nvfp4_csf", "x_csf"), "x_csf_exceptions"), (("_fixed", "_gone"), "has no NVFP4 fixed stream")],
+    ids=["codec", "half"],
+)
+def test_streams_that_are_no_plane_are_not_passed_over(csf: Path, change: tuple[str, str], problem: str) -> None:
+    """Of an unknown codec; and one without its partner, in the whole folder."""
+    tensors = {name.replace(*change): tensor for name, tensor in load_file(csf / FILE).items()}
+    save_file(tensors, csf / FILE, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=problem):
+        modeling_utils.safe_open(csf / FILE, framework="pt")
+
+
+@pytest.mark.slow
+def test_whole_files_in_memory(llama: Path, csf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="disable_mmap"):
+        logits(csf, disable_mmap=True)
+    plugin.uninstall()
+    monkeypatch.setattr(modeling_utils, "_is_on_hf_mount", lambda _: True)
+    plugin.install()
+    assert_same_logits(csf, llama)
+
+
+def test_transformers_own_reading_of_a_state_dict(sample: Callable[[str], Path]) -> None:
     """Both of its ways: the tensors, and on the meta device their dtypes and shapes alone."""
-    load = transformers.modeling_utils.load_state_dict
+    load = modeling_utils.load_state_dict
     dense, csf = (sample(name) / "model-00001-of-00003.safetensors" for name in ("nvfp4-dense", "nvfp4-csf-hf"))
     for where in ("cpu", "meta"):
-        want = load(dense, map_location=where)
-        with monkeypatch.context() as patched:
-            patched.setattr("transformers.modeling_utils.safe_open", csf_tool.safe_open)
-            got = load(csf, map_location=where)
+        want, got = load(dense, map_location=where), load(csf, map_location=where)
         assert got.keys() == want.keys()
         for name, tensor in want.items():
             assert (got[name].dtype, got[name].shape, got[name].device) == (tensor.dtype, tensor.shape, tensor.device)
             if where == "cpu":
                 assert torch.equal(*(t.reshape(-1).view(torch.uint8) for t in (got[name], tensor)))
+
+
+def test_other_files_are_transformers_own_affair(sample: Callable[[str], Path], tmp_path: Path) -> None:
+    with modeling_utils.safe_open(sample("nvfp4-dense") / "model-00001-of-00003.safetensors", framework="pt") as file:
+        assert isinstance(file, OWN)
+    with modeling_utils.safe_open(sample("nvfp4-csf-hf") / "model-00001-of-00003.safetensors", framework="pt") as file:
+        assert isinstance(file, CsfFile)
+        assert file.metadata()
+        weight = next(name for name in file.keys() if name.endswith(".weight"))
+        assert isinstance(file.get_slice(weight), type(file._stock.get_slice(weight)))
+    (tmp_path / FILE).write_bytes(b"nothing")
+    with pytest.raises(Exception, match="header") as caught:
+        modeling_utils.safe_open(tmp_path / FILE, framework="pt")
+    assert not isinstance(caught.value, CheckpointError)
+
+
+def test_it_is_undone_and_done_again() -> None:
+    names = ("safe_open", "_safe_load_bytes", "_is_on_hf_mount", "_get_resolved_checkpoint_files")
+    ours = [getattr(modeling_utils, name) for name in names]
+    plugin.install()
+    assert [getattr(modeling_utils, name) for name in names] == ours
+    for _ in range(2):
+        plugin.uninstall()
+        assert modeling_utils.safe_open is OWN
+    own = [getattr(modeling_utils, name) for name in names]
+    assert not set(own) & set(ours)
+    plugin.install()
+    plugin.uninstall()
+    assert [getattr(modeling_utils, name) for name in names] == own
+
+
+@pytest.mark.parametrize(
+    ("version", "is_tested"),
+    [("5.0.0", True), ("5.24.0", True), ("5.24.0.dev0", True), ("4.57.6", False), ("5.99.0", False), ("x", False)],
+)
+def test_versions(version: str, is_tested: bool) -> None:
+    assert limits.is_tested(version) is is_tested
+
+
+def test_an_untested_version_is_said_once(
+    sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "__version__", "6.0.0")
+    for i in (1, 2):
+        modeling_utils.load_state_dict(sample("nvfp4-csf-hf") / f"model-0000{i}-of-00003.safetensors")
+    said = [record.message for record in caplog.records if "6.0.0 is outside the range" in record.message]
+    assert len(said) == 1
+
+
+@pytest.mark.slow
+def test_without_transformers_it_says_what_is_missing() -> None:
+    code = "import sys; sys.modules['transformers'] = None; import csf_tool.engines.transformers"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: csf_tool.engines.transformers works on transformers, which is not installed here"
+        " (pip install transformers)"
+    )

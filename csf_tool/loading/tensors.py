@@ -70,7 +70,7 @@ class safe_open(Generic[T]):
     @overload
     def __init__(
         self: "safe_open[torch.Tensor]",
-        filename: str | os.PathLike[str],
+        filename: Checkpoint | str | os.PathLike[str],
         framework: Literal["pt", "torch", "pytorch"] = "pt",
         device: "torch.device | str | int" = "cpu",
         *,
@@ -79,7 +79,7 @@ class safe_open(Generic[T]):
     @overload
     def __init__(
         self: "safe_open[NDArray[Any]]",
-        filename: str | os.PathLike[str],
+        filename: Checkpoint | str | os.PathLike[str],
         framework: Literal["np", "numpy"],
         device: Literal["cpu"] = "cpu",
         *,
@@ -87,7 +87,7 @@ class safe_open(Generic[T]):
     ) -> None: ...
     def __init__(
         self,
-        filename: str | os.PathLike[str],
+        filename: Checkpoint | str | os.PathLike[str],
         framework: str = "pt",
         device: Any = "cpu",
         *,
@@ -96,8 +96,8 @@ class safe_open(Generic[T]):
         """Read the headers, and nothing else.
 
         Args:
-            filename: the checkpoint's folder, or one safetensors file. A plane whose streams lie in two shards is
-                found in the folder alone.
+            filename: the checkpoint's folder, one safetensors file, or what `open_checkpoint` gave. A plane whose
+                streams lie in two shards is found in the folder alone.
             framework: "pt" for torch tensors, "np" for numpy arrays. numpy itself lacks BF16 and the 8-bit floats:
                 they need the package ml_dtypes, and are refused without it.
             device: where torch tensors shall be; on a GPU planes are decoded there.

@@ -1,0 +1,79 @@
+"""Checkpoints of which transformers makes no right model, in CSF or dense: it is said when one is opened.
+
+Of its own it would say nothing, or nothing that leads to the cause.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from transformers import __version__
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+from csf_tool.checkpoint.config import CONFIG_FILES, quantization_config
+from csf_tool.checkpoint.model import Plane
+from csf_tool.codec.formats import NVFP4
+from csf_tool.disk.json_files import parse_json
+from csf_tool.disk.reader import is_file, read_document
+from csf_tool.errors import CsfToolError
+
+OLDEST, NEWEST = (5, 0), (5, 24)
+"""The oldest and the newest minor version of transformers that this was tried with; docs/serving.md says how."""
+
+logger = logging.getLogger("transformers.csf_tool")
+"""A logger under transformers' own, so that its settings are followed."""
+
+
+def say_limits(folder: Path, planes: list[Plane]) -> None:
+    """Warn, once a folder, where the model that transformers makes of these planes will not be right."""
+    for limit in _limits(_quantization(folder), planes):
+        _warn(f"{folder}: {limit}")
+    if not is_tested(__version__):
+        tested = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+        _warn(f"transformers {__version__} is outside the range that csf-tool was tested with ({tested})")
+
+
+def is_tested(version: str) -> bool:
+    """Whether a version is in the tested range."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return match is not None and OLDEST <= (int(match[1]), int(match[2])) <= NEWEST
+
+
+def _limits(quantization: dict[str, Any] | None, planes: list[Plane]) -> Iterator[str]:
+    if quantization is None:
+        return
+    method = quantization.get("quant_method")
+    if method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        stated = f"quantised by {method}, which" if method else "quantised, and config.json does not say how:"
+        yield f"{stated} transformers {__version__} cannot apply; nor does it load the dense checkpoint (vLLM does)"
+    elif method == "compressed-tensors" and any(_is_global_scaled_expert(plane) for plane in planes):
+        yield (
+            f"transformers {__version__} leaves out the global scales of NVFP4 experts, here and in the dense"
+            " checkpoint: the model's outputs are wrong (vLLM's are right)"
+        )
+
+
+def _is_global_scaled_expert(plane: Plane) -> bool:
+    return plane.fmt == NVFP4 and ".experts." in plane.name
+
+
+def _quantization(folder: Path) -> dict[str, Any] | None:
+    """The quantization_config of a folder's model; None where there is no config that can be read."""
+    name = CONFIG_FILES[0]
+    try:
+        return (
+            quantization_config(parse_json(read_document(folder / name, name), name))
+            if is_file(folder / name)
+            else None
+        )
+    except CsfToolError:
+        return None
+
+
+@cache
+def _warn(message: str) -> None:
+    """Say something once in a process."""
+    logger.warning(message)

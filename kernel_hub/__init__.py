@@ -1,0 +1,1 @@
+"""The package of csf_tool's decode for the Hugging Face kernel hub."""
