@@ -7,9 +7,16 @@ from csf_tool.checkpoint.container_reading import read_manifest
 from csf_tool.errors import CsfToolError
 
 
-def container_of(model: Path) -> Path | None:
-    """The CSF container whose metadata/ is a model's folder; None for all other folders."""
-    return model.parent if model.name == METADATA and is_container(model.parent) else None
+def container_of(folder: Path) -> Path | None:
+    """The CSF container that a folder is, or whose metadata/ it is; None for all others."""
+    if is_container(folder):
+        return folder
+    return folder.parent if folder.name == METADATA and is_container(folder.parent) else None
+
+
+def model_of(folder: Path) -> Path:
+    """The folder of the model whose shards lie in a folder: for those of a container, its metadata/."""
+    return folder.parent / METADATA if is_container(folder.parent) else folder
 
 
 def is_container(folder: Path) -> bool:

@@ -12,8 +12,7 @@ from typing import Any
 
 from transformers import __version__, modeling_utils
 
-from csf_tool.checkpoint.container import METADATA
-from csf_tool.engines.containers import container_of, is_container
+from csf_tool.engines.containers import container_of, model_of
 from csf_tool.engines.transformers.file import CsfFile, is_stream
 from csf_tool.engines.transformers.limits import say_limits
 from csf_tool.engines.transformers.places import files_of
@@ -97,7 +96,7 @@ def _resolve(own: _Function) -> _Function:
 
 def _model_of(path: Path) -> Path:
     """The folder with the config of the model that a file is of."""
-    return path.parent.parent / METADATA if is_container(path.parent.parent) else path.parent
+    return model_of(path.parent)
 
 
 def _has_streams(path: str | PathLike[str]) -> bool:

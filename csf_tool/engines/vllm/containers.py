@@ -55,6 +55,7 @@ def _model_of(args: Any, name: Any, revision: str | None) -> str | None:
     if file_or_path_exists(name, _CONFIG, revision):
         return None
     from csf_tool.checkpoint.container import MANIFEST, METADATA
+    from csf_tool.engines.containers import container_of
 
     if not file_or_path_exists(name, MANIFEST, revision):
         return None
@@ -74,23 +75,3 @@ def _downloaded(args: Any, name: str, revision: str | None) -> Path:
             name, args.download_dir, [pattern], revision, ignore_patterns=args.ignore_patterns
         )
     return Path(root)
-
-
-def container_of(folder: Path) -> Path | None:
-    """The CSF container that a folder is, or whose metadata/ it is; None for all others."""
-    from csf_tool.checkpoint.container import METADATA
-
-    if _is_container(folder):
-        return folder
-    return folder.parent if folder.name == METADATA and _is_container(folder.parent) else None
-
-
-def _is_container(folder: Path) -> bool:
-    from csf_tool.checkpoint.container_reading import read_manifest
-    from csf_tool.errors import CsfToolError
-
-    try:
-        read_manifest(folder)
-    except CsfToolError:
-        return False
-    return True

@@ -15,7 +15,7 @@ from vllm.model_executor.model_loader.weight_utils import download_weights_from_
 from csf_tool.checkpoint.index import INDEX_NAME, find_index
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.disk.reader import is_folder
-from csf_tool.engines.vllm.containers import container_of
+from csf_tool.engines.containers import container_of
 
 _SAFETENSORS_FORMATS = {"auto", "hf", "safetensors", "fastsafetensors", "instanttensor"}
 
