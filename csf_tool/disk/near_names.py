@@ -22,7 +22,7 @@ def nearest(name: str, names: Collection[str]) -> str | None:
 
 
 def nearest_path(path: Path) -> Path | None:
-    """What may be meant by a path that leads nowhere: each name of it that is not there, taken for one like it.
+    """The path that may be meant by one that leads nowhere: each name of it that is not there, taken for one like it.
 
     Where nothing is like one of them, the folder that it would be in.
     """

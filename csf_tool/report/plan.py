@@ -66,7 +66,7 @@ def _or_too_much(cell: str) -> str:
 
 
 def _fit(plan: Plan) -> list[str]:
-    """What does not fit into the memory of a GPU, and from which --tp on it does."""
+    """A sentence on what does not fit into the memory of a GPU, and from which --tp on it does."""
     if not plan.gpu_memory or min(plan.left_bytes) >= 0:
         return []
     expanded, compressed = (_from(tp, plan) for tp in plan.fits_from)

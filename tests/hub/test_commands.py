@@ -404,3 +404,32 @@ def test_inspect_reads_one_plane(hub: Hub, sample: Sample) -> None:
     far, near = (run("inspect", source, plane.name) for source in (CSF, sample("nvfp4-csf-hf")))
     assert (far.exit_code, far.stdout) == (0, near.stdout)
     assert hub.sent() == 3 * 65536 + plane.csf_bytes
+
+
+@pytest.mark.parametrize("change", ["none", "metadata", "map", "shard", "index gone"])
+def test_an_index_written_anew_is_compared_by_its_map(hub: Hub, copied: Copied, tmp_path: Path, change: str) -> None:
+    folder = tmp_path / "expanded"
+    assert run("expand", copied("nvfp4-csf-hf"), folder, "--device", "cpu").exit_code == 0
+    index = folder / "model.safetensors.index.json"
+    document = json.loads(index.read_text())
+    if change == "metadata":
+        document["metadata"] = {"total_size": 7}
+    elif change == "map":
+        document["weight_map"]["one.more"] = FIRST
+    if change in ("metadata", "map"):
+        index.write_text(json.dumps(document))
+    if change == "shard":
+        flip(folder / SECOND, next(name for name, shard in document["weight_map"].items() if shard == SECOND))
+    if change == "index gone":
+        hub.faults.append(Fault("/resolve/", times=99, status=404, headers={"X-Error-Code": "EntryNotFound"}))
+    result = verify(folder, "--hub", DENSE)
+    found, report = checks(result)["stored"], json.loads(result.stdout)
+    warned = [problem["file"] for problem in found["warnings"]]  # type: ignore[attr-defined]
+    if change in ("none", "metadata"):
+        assert (result.exit_code, found["status"], warned) == (0, "warning", [index.name])
+        assert report["verdict"].startswith("VERIFIED AS PUBLISHED")
+        assert "(5 files by org/nvfp4-dense@" in report["proved"][-1]
+    else:
+        assert (result.exit_code, found["status"]) == (1, "failed")
+        assert set(report["failed_files"]) >= ({SECOND} if change == "shard" else {index.name})
+    assert len(hub.asked("/resolve/", ok=False)) <= 4

@@ -158,7 +158,7 @@ def test_a_server_that_is_no_scheduler(monkeypatch: pytest.MonkeyPatch, answer: 
         held: list[socket.socket] = []
         threading.Thread(target=serve, daemon=True).start()
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(EnvironmentFault, match="no Dask scheduler answers: ."), cluster_executor(address):
+        with pytest.raises(EnvironmentFault, match=r"no Dask scheduler answers: ."), cluster_executor(address):
             pass
         server.shutdown(socket.SHUT_RDWR)
 
