@@ -88,5 +88,5 @@ def test_torch_is_imported_when_it_is_needed() -> None:
 def test_no_message_installs_csf_tool_from_an_index_that_does_not_have_it() -> None:
     root = Path(csf_tool.__file__).parent
     places = [*root.rglob("*.py"), root.parent / "README.md", *(root.parent / "docs").glob("*.md")]
-    wrong = [path for path in places if re.search(r"pip install[^\n]*\bcsf-tool\b", path.read_text("utf-8"))]
+    wrong = [path for path in places if re.search(r"pip install (-\S+ )*['\"]?csf-tool\b", path.read_text("utf-8"))]
     assert wrong == []

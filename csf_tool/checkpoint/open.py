@@ -88,10 +88,12 @@ _OF_A_DAMAGED_FILE = {Code.INVALID_JSON, Code.INVALID_FIELD, Code.DAMAGED_FIELD}
 def _placed(error: CheckpointError, path: Path, hub: Repository | None) -> CheckpointError:
     """The error of a document, with the folder that it is in, and what to do about a damaged one."""
     root = path if is_folder(path) else path.parent
-    if not error.file or Path(error.file) == path or not exists(root / error.file):
+    is_damaged = error.code in _OF_A_DAMAGED_FILE
+    is_inside = error.file and Path(error.file) != path and exists(root / error.file)
+    if not is_inside or (hub and not is_damaged):
         return error
     place = f"{hub}: {error.file}" if hub else str(root / error.file)
-    remedy = f"; {advise_download(root, 'download that file again')}" if error.code in _OF_A_DAMAGED_FILE else ""
+    remedy = f"; {advise_download(root, 'download that file again')}" if is_damaged else ""
     return type(error)(f"{error.problem}{remedy}", error.code, place, error.tensor)
 
 

@@ -209,7 +209,8 @@ def open_repo(name: HubName, before_asking: Callable[[], None] = lambda: None) -
     ref = _ref(name)
     if (cached := with_retries(lambda: complete_snapshot(name), ref, RETRY_POLICY, _no_wait)) is not None:
         return HubRepo(replace(ref, revision=cached.name), cached)
-    before_asking()
+    if not constants.HF_HUB_OFFLINE:
+        before_asking()
     try:
         repo = list_repo(name)
     except EnvironmentFault as error:

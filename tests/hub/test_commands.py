@@ -71,10 +71,10 @@ def test_by_the_environment_alone(hub: Hub, tmp_path: Path) -> None:
         return subprocess.run(line, env=environment | more, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     commit = hub.repositories[CSF].commit
-    looked = command("stats", f"{CSF}@main")
+    looked = command("stats", f"hf://{CSF}@main")
     assert looked.stdout.startswith(f"{CSF}@{commit}: Hugging Face layout, NVFP4 CSF\n")
     assert looked.stderr == f"csf-tool: {CSF}@{commit}: read from the Hub: 192.00 KiB of its shards' headers\n"
-    lost = command("stats", "org/nothing", HF_TOKEN="hf_right")
+    lost = command("stats", "hf://org/nothing", HF_TOKEN="hf_right")
     assert lost.returncode == 2
     assert lost.stderr.startswith("csf-tool: org/nothing@main: no such repository on http://127.0.0.1")
     assert lost.stderr.count("\n") == 1
@@ -327,7 +327,8 @@ def test_an_interrupt_does_not_wait_for_the_next_try(hub: Hub, tmp_path: Path) -
 
     hub.before_answer = refuse
     environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home")}
-    line = [sys.executable, "-m", "csf_tool", "expand", CSF, str(tmp_path / "out"), "--device", "cpu", "--jobs", "3"]
+    line = [sys.executable, "-m", "csf_tool", "expand", f"hf://{CSF}", str(tmp_path / "out"), "--device", "cpu"]
+    line += ["--jobs", "3"]
     process = subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
     assert ready.wait(30)
     process.send_signal(signal.SIGINT)
@@ -348,7 +349,7 @@ def test_an_interrupt_does_not_wait_while_headers_or_scales_are_fetched(hub: Hub
 
     hub.before_answer = refuse
     environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home")}
-    line = [sys.executable, "-m", "csf_tool", "stats", CSF, "--scales"]
+    line = [sys.executable, "-m", "csf_tool", "stats", f"hf://{CSF}", "--scales"]
     process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert ready.wait(30)
     process.send_signal(signal.SIGINT)
