@@ -15,7 +15,8 @@ _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 def choose_cuda(device: str, work: str, tell: Callable[[str], None]) -> str | None:
     """The CUDA device that `--device auto|cpu|cuda[:N]` means, or None for the CPU.
 
-    `tell` is called with the reason where auto takes the CPU; the `work` that it names is "decoding", say.
+    `tell` is called with the reason where auto takes the CPU though there is a GPU: where there is none, nothing can
+    be done about it. The `work` that it names is "decoding", say.
 
     Raises:
         UsageError: there is no such device name.
@@ -27,13 +28,25 @@ def choose_cuda(device: str, work: str, tell: Callable[[str], None]) -> str | No
         number = re.fullmatch(r"(?:cuda|gpu)?:?(\d{0,4})", device.lower())
         near = f"; did you mean {':'.join(filter(None, ('cuda', number[1])))}?" if number else ""
         raise UsageError(f"--device {device}: give auto, cpu, cuda or cuda:N{near}")
+    if device == "auto" and not _may_have_gpu():
+        return None
     reason = why_no_gpu(device)
     if reason and device != "auto":
         raise EnvironmentFault(f"--device {device}: {reason}")
     if reason:
-        tell(f"{work} on the CPU: {reason}")
+        tell(f"{work} on the CPU, though there is a GPU: {reason}")
         return None
     return "cuda" if device == "auto" else device
+
+
+def _may_have_gpu() -> bool:
+    """Whether a driver has made its files, or, on systems where that cannot be seen, whether torch is there to tell."""
+    is_told = sys.platform == "linux"
+    return any(Path(file).exists() for file in _GPU_FILES) if is_told else not _missing_packages()
+
+
+def _missing_packages() -> list[str]:
+    return [name for name in ("torch", "triton") if not _is_installed(name)]
 
 
 def _is_cuda_name(device: str) -> bool:
@@ -50,10 +63,8 @@ def _is_installed(name: str) -> bool:
 
 def why_no_gpu(device: str) -> str | None:
     """Why `device` cannot be used, or None when it can."""
-    if missing := [name for name in ("torch", "triton") if not _is_installed(name)]:
-        return str(not_installed(missing[0]))
-    if device == "auto" and sys.platform == "linux" and not any(Path(f).exists() for f in _GPU_FILES):
-        return "no GPU found"
+    if missing := _missing_packages():
+        return str(not_installed(missing[0], " ".join(missing)))
     import torch
 
     if not torch.cuda.is_available():

@@ -65,6 +65,7 @@ FIRST_ROWS = {
     "test_hub",
     "test_left_aside",
     "test_lists",
+    "test_names",
     "test_other_scales",
     "test_places",
     "test_process",

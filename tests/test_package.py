@@ -1,6 +1,7 @@
 """What `import csf_tool` gives."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,10 @@ def test_torch_is_imported_when_it_is_needed() -> None:
     touch = "csf_tool.safe_open, csf_tool.load_file, csf_tool.iter_tensors, csf_tool.open_checkpoint"
     code = f"import sys, csf_tool; {touch}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_no_message_installs_csf_tool_from_an_index_that_does_not_have_it() -> None:
+    root = Path(csf_tool.__file__).parent
+    places = [*root.rglob("*.py"), root.parent / "README.md", *(root.parent / "docs").glob("*.md")]
+    wrong = [path for path in places if re.search(r"pip install (-\S+ )*['\"]?csf-tool\b", path.read_text("utf-8"))]
+    assert wrong == []

@@ -16,6 +16,7 @@ from csf_tool.checkpoint.hash_places import Place, place, stays_inside
 from csf_tool.checkpoint.problems import Problem, errors
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
+from csf_tool.disk.near_names import did_you_mean
 from csf_tool.disk.paths import is_safe_relative
 from csf_tool.disk.reader import is_file, read_document
 from csf_tool.errors import UsageError
@@ -123,7 +124,7 @@ def read_hash_list(path: Path, at: Place | None = None) -> HashList:
         EnvironmentFault: the system cannot read it.
     """
     if not is_file(path):
-        raise UsageError(f"{path}: no such file")
+        raise UsageError(f"no such file{did_you_mean(path)}", file=str(path))
     raw = read_document(path, str(path))
     parsed = parse_list(raw, path.name)
     if not parsed.found:

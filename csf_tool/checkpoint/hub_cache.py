@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Self
 
 from csf_tool.checkpoint.known_layouts import LAYOUTS
-from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.codes import Code
 from csf_tool.disk.paths import names_in
-from csf_tool.disk.reader import exists, is_file
+from csf_tool.disk.reader import exists
 from csf_tool.errors import CheckpointError
 from csf_tool.text import count
 
 _PLACE = re.compile(r"(?P<cache>.*)/models--(?P<org>[^/]+?)--(?P<name>[^/]+)(?:/(?:snapshots/(?P<revision>[^/]+).*)?)?")
 
-_NAMED = 3
-"""Most names in one line."""
+_MODEL = re.compile(r"models--[^/]+--[^/]+")
+
+_SUGGESTED = 5
+"""Most repositories in one line."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,21 @@ def _usual_cache() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
 
 
+def repositories_in(path: Path) -> str:
+    """The end of a sentence that names the models in a Hub cache, or in the folder around it; empty for any other."""
+    for cache in (path, path / "hub"):
+        names = [name for name in names_in(cache) if _MODEL.fullmatch(name)]
+        found = [snapshot.repo_id for name in names if (snapshot := Snapshot.at(cache / name))]
+        if not found:
+            continue
+        more = f" or {len(found) - _SUGGESTED} more" if len(found) > _SUGGESTED else ""
+        if os.path.realpath(cache) == os.path.realpath(_usual_cache()):
+            return f"; it is the Hub cache: give the name of a repository in it: {', '.join(found[:_SUGGESTED])}{more}"
+        places = [(cache / name).relative_to(path).as_posix() for name in names[:_SUGGESTED]]
+        return f"; it is a Hub cache: give a snapshot in it: one of {', '.join(places)}{more}"
+    return ""
+
+
 def advise_download(path: Path, otherwise: str) -> str:
     """The advice to fetch what is missing at `path`: with the command where it lies in a Hub cache."""
     snapshot = Snapshot.at(path)
@@ -87,29 +102,3 @@ def is_complete(root: Path, *, documents: bool = False) -> bool:
     except CheckpointError:
         return False
     return bool(shards) and all(exists(root / name) for name in shards + (beside if documents else []))
-
-
-def missing_shards(checkpoint: Checkpoint) -> list[str]:
-    """The shards that are known by name and are not here."""
-    return [name for name in checkpoint.lacking if not is_file(checkpoint.root / name)]
-
-
-def name_what_the_cache_lacks(checkpoint: Checkpoint) -> None:
-    """Say of a snapshot's missing shards how many there are, which, and what fetches them."""
-    missing, advice = missing_shards(checkpoint), ""
-    if missing and not checkpoint.hub:
-        advice = advise_download(checkpoint.root, "")
-    if not advice:
-        return
-    text = f"{_words_for_missing(checkpoint, missing)}: {advice}"
-    for i, problem in enumerate(checkpoint.problems):
-        if problem.code is Code.MISSING_FILE and problem.file in missing:
-            checkpoint.problems[i] = replace(problem, problem=text)
-
-
-def _words_for_missing(checkpoint: Checkpoint, missing: list[str]) -> str:
-    """The shards of a snapshot that are there, by number, and those that are not, by their first names."""
-    total = len(checkpoint.shards) + len(checkpoint.lacking)
-    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-    names = f"{', '.join(missing[:_NAMED])}{more}"
-    return f"the Hub cache has {total - len(missing)} of {count(total, 'shard')} and lacks {names}"

@@ -5,7 +5,7 @@ from pathlib import Path
 from csf_tool.checkpoint.causes import lines_of
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.downloads import unfinished_downloads
-from csf_tool.checkpoint.hub_cache import advise_download
+from csf_tool.checkpoint.hub_cache import advise_download, repositories_in
 from csf_tool.checkpoint.index import INDEX_SUFFIX
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.layout import Layout
@@ -14,12 +14,16 @@ from csf_tool.checkpoint.packages import OTHER_WEIGHTS, other_weights
 from csf_tool.checkpoint.ranks import folders_of_ranks
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.disk.near_names import did_you_mean
 from csf_tool.disk.own_files import has_journal
 from csf_tool.disk.paths import names_in
 from csf_tool.disk.reader import exists
 from csf_tool.disk.wrong_content import HEAD_BYTES, JSON, wrong_content
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
 from csf_tool.text import count
+
+_SUGGESTED = 5
+"""Most checkpoints in a folder that a message names."""
 
 
 def not_a_checkpoint(path: Path) -> CsfToolError:
@@ -47,7 +51,7 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
     if ranks := folders_of_ranks(path, inner):
         return ranks
     inner = inner or [f"snapshots/{name}" for name in names_in(path / "snapshots")]
-    hint = other_weights(children) or "".join(f"; did you mean {path / name}?" for name in inner[:1])
+    hint = _inner_hint(path, inner) or repositories_in(path) or other_weights(children)
     if not hint and (advice := advise_download(path, "")):
         hint = f"; {advice}"
     return no_files_of_one(path, hint)
@@ -56,7 +60,16 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
 def no_such_place(path: Path) -> UsageError:
     """The error of a path that leads nowhere, as a link in a Hub cache does whose blob is missing."""
     advice = advise_download(path, "") if exists(path.parent) else ""
-    return UsageError("no such file or folder" + (f": {advice}" if advice else ""), file=str(path))
+    hint = f": {advice}" if advice else did_you_mean(path)
+    return UsageError(f"no such file or folder{hint}", file=str(path))
+
+
+def _inner_hint(path: Path, inner: list[str]) -> str:
+    """The end of a sentence that names the checkpoints in a folder, the first few of many; empty without any."""
+    if len(inner) < 2:
+        return "".join(f"; did you mean {path / name}?" for name in inner)
+    more = f" or {len(inner) - _SUGGESTED} more" if len(inner) > _SUGGESTED else ""
+    return f"; it holds {count(len(inner), 'checkpoint')}: give one of {', '.join(inner[:_SUGGESTED])}{more}"
 
 
 def _may_be_one(folder: Path) -> bool:
@@ -81,10 +94,10 @@ def _listing(folder: Path) -> type[Layout] | None:
 
 def no_safetensors_file(path: Path, error: CheckpointError) -> UsageError:
     """Why a file of another name, which cannot be read as safetensors, is no checkpoint."""
-    title = OTHER_WEIGHTS.get(path.suffix.lower())
-    why = f"is one of {title}" if title else error.problem
-    problem = f"{why}; give a checkpoint's folder or one {SHARD_SUFFIX} file"
-    return UsageError(problem, Code.OTHER_FORMAT if title else error.code, str(path))
+    if other := OTHER_WEIGHTS.get(path.suffix.lower()):
+        return UsageError(f"is {other.one}: {other.remedy}", Code.OTHER_FORMAT, str(path))
+    problem = f"{error.problem}; give a checkpoint's folder or one {SHARD_SUFFIX} file"
+    return UsageError(problem, error.code, str(path))
 
 
 def no_shard_can_be_read(checkpoint: Checkpoint, listed_by: str, names: list[str]) -> CheckpointError:

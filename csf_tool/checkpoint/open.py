@@ -10,7 +10,7 @@ from csf_tool.arguments import as_path
 from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, quantization_config
 from csf_tool.checkpoint.cross_check import cross_check, note_stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
-from csf_tool.checkpoint.hub_cache import name_what_the_cache_lacks
+from csf_tool.checkpoint.hub_cache import advise_download
 from csf_tool.checkpoint.index import Index
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.layout import Folder, HuggingFace, Layout, SingleFile, shard_files
@@ -20,6 +20,7 @@ from csf_tool.checkpoint.left_aside import (
     note_other_indexes,
     take_unlisted,
 )
+from csf_tool.checkpoint.missing_shards import name_missing_shards
 from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
 from csf_tool.checkpoint.no_checkpoint import (
     no_files_of_one,
@@ -72,11 +73,28 @@ def open_checkpoint(source: str | os.PathLike[str] | Repository, *, all_shards: 
         if not is_folder(path):
             raise no_such_place(path)
         checkpoint = _open_folder(path, all_shards=all_shards)
-        name_what_the_cache_lacks(checkpoint)
+        name_missing_shards(checkpoint)
         _note_leftovers(checkpoint)
         return checkpoint
     except PermissionError as error:
         raise EnvironmentFault(f"cannot be read: {error.strerror}", file=str(path)) from error
+    except CheckpointError as error:
+        raise _placed(error, path, hub) from error
+
+
+_OF_A_DAMAGED_FILE = {Code.INVALID_JSON, Code.INVALID_FIELD, Code.DAMAGED_FIELD}
+
+
+def _placed(error: CheckpointError, path: Path, hub: Repository | None) -> CheckpointError:
+    """The error of a document, with the folder that it is in, and what to do about a damaged one."""
+    root = path if is_folder(path) else path.parent
+    is_damaged = error.code in _OF_A_DAMAGED_FILE
+    is_inside = error.file and Path(error.file) != path and exists(root / error.file)
+    if not is_inside or (hub and not is_damaged):
+        return error
+    place = f"{hub}: {error.file}" if hub else str(root / error.file)
+    remedy = f"; {advise_download(root, 'download that file again')}" if is_damaged else ""
+    return type(error)(f"{error.problem}{remedy}", error.code, place, error.tensor)
 
 
 def _open_file(path: Path) -> Checkpoint:

@@ -11,30 +11,63 @@ from csf_tool.checkpoint.names import PREDECESSOR_STREAMS
 from csf_tool.disk.json_files import load_json
 from csf_tool.disk.paths import names_in
 from csf_tool.errors import CheckpointError
-from csf_tool.text import escape
+from csf_tool.text import count, escape
+
+
+class Other(NamedTuple):
+    """Files that are no safetensors: one of them in words, which begin with a letter that is spoken, and a remedy."""
+
+    noun: str
+    more: str = ""
+    remedy: str = "csf-tool reads safetensors only: look for a repository, or a branch of this one, that has them"
+
+    @property
+    def one(self) -> str:
+        """One of them: "a GGUF file (llama.cpp)"."""
+        article = "an" if self.noun[0] in "AEIOUaeiou" else "a"
+        return f"{article} {self.noun}{self.more}"
+
+    def several(self, n: int) -> str:
+        """Some of them: "2 GGUF files (llama.cpp)"."""
+        return f"{count(n, self.noun)}{self.more}"
+
+
+_UNPACK = "unpack it first"
 
 OTHER_WEIGHTS = {
-    ".gguf": "GGUF files",
-    ".bin": "torch's .bin files",
-    ".pt": "torch's .pt files",
-    ".pth": "torch's .pth files",
-    ".ckpt": "torch's .ckpt files",
-    ".distcp": "files of torch's distributed checkpoints",
-    ".npz": "numpy's .npz files",
-    ".onnx": "ONNX files",
-    ".engine": "TensorRT engines",
-    ".plan": "TensorRT engines",
-    ".h5": "Keras or TensorFlow files",
-    ".keras": "Keras or TensorFlow files",
-    ".tflite": "TensorFlow Lite files",
-    ".msgpack": "Flax files",
-    ".nemo": "NeMo archives",
-    ".pte": "ExecuTorch files",
-    ".mlpackage": "Core ML packages",
-    ".mlmodelc": "Core ML packages",
-    ".csf": ".csf files, another format of that name (CSF is here a compression of block scales)",
+    ".gguf": Other("GGUF file", " (llama.cpp)"),
+    ".ggml": Other("GGML file", " (llama.cpp)"),
+    ".bin": Other("PyTorch .bin file"),
+    ".pt": Other("PyTorch .pt file"),
+    ".pth": Other("PyTorch .pth file"),
+    ".ckpt": Other("PyTorch .ckpt file"),
+    ".distcp": Other("file", " of a distributed checkpoint of PyTorch"),
+    ".npz": Other("numpy .npz file"),
+    ".npy": Other("numpy .npy file"),
+    ".onnx": Other("ONNX file"),
+    ".engine": Other("TensorRT engine"),
+    ".plan": Other("TensorRT engine"),
+    ".h5": Other("Keras or TensorFlow file"),
+    ".keras": Other("Keras or TensorFlow file"),
+    ".tflite": Other("TensorFlow Lite file"),
+    ".msgpack": Other("Flax file"),
+    ".nemo": Other("NeMo archive"),
+    ".pte": Other("ExecuTorch file"),
+    ".mlpackage": Other("Core ML package"),
+    ".mlmodelc": Other("Core ML package"),
+    ".csf": Other(".csf file", ", another format of that name", "CSF is here a compression of block scales"),
+    ".tar": Other("tar archive", "", _UNPACK),
+    ".tgz": Other("tar archive", ", gzip-compressed", _UNPACK),
+    ".gz": Other("gzip-compressed file", "", _UNPACK),
+    ".zst": Other("zstd-compressed file", "", _UNPACK),
+    ".xz": Other("xz-compressed file", "", _UNPACK),
+    ".bz2": Other("bzip2-compressed file", "", _UNPACK),
+    ".lz4": Other("lz4-compressed file", "", _UNPACK),
+    ".zip": Other("ZIP archive", "", _UNPACK),
+    ".7z": Other("7z archive", "", _UNPACK),
+    ".rar": Other("RAR archive", "", _UNPACK),
 }
-"""Suffixes of weights that are no safetensors, and of files that only share a name with the format."""
+"""Suffixes of weights that are no safetensors, of archives, and of files that only share a name with the format."""
 
 _PIPELINE, _ADAPTER = "model_index.json", "adapter_config.json"
 """Files that say what a folder is: those of diffusers and of peft."""
@@ -115,4 +148,7 @@ def other_weights(names: Iterable[str]) -> str:
     if _PIPELINE in names:
         return f"; it is a diffusers pipeline ({_PIPELINE}): give one of the folders in it"
     found = Counter(suffix for name in names if (suffix := Path(name).suffix.lower()) in OTHER_WEIGHTS)
-    return "".join(f"; it has {n} {OTHER_WEIGHTS[suffix]}" for suffix, n in found.most_common(1))
+    if not found:
+        return ""
+    [(suffix, n)] = found.most_common(1)
+    return f"; it has {OTHER_WEIGHTS[suffix].several(n)}: {OTHER_WEIGHTS[suffix].remedy}"

@@ -12,6 +12,7 @@ import typer.core
 
 from csf_tool.cli import help as pages
 from csf_tool.cli.command import print_error, say
+from csf_tool.cli.home import home_expanded
 from csf_tool.errors import UsageError
 
 _ParserError: Any = typer.BadParameter.__mro__[2]
@@ -29,6 +30,7 @@ class Command(typer.core.TyperCommand):
         """
         if not ctx.resilient_parsing:  # which is completion, whose words may be empty or half
             _check(self, ctx, args)
+            args = home_expanded(args)
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

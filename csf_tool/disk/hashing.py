@@ -41,6 +41,7 @@ class PublishedHash:
 
     `algorithm` is `sha256`, or `git-sha1`: the name that git gives a blob, which the Hub uses for small files. `line`
     is where `evidence` says so, if that is a list; `is_published` tells publishers and the Hub from lists of one's own.
+    `content` gives the published file itself, where it is small and may be wanted.
     """
 
     file: str
@@ -49,6 +50,7 @@ class PublishedHash:
     evidence: str
     line: int = field(default=0, compare=False)
     is_published: bool = field(default=True, compare=False)
+    content: Callable[[], bytes] | None = field(default=None, compare=False, repr=False)
 
     @property
     def place(self) -> str:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from csf_tool.disk.appenders import make_appender
+from csf_tool.disk.near_names import did_you_mean
 from csf_tool.disk.own_files import PARTIAL
 from csf_tool.disk.reader import Reader, writing_fault
 from csf_tool.errors import EnvironmentFault
@@ -241,4 +242,5 @@ def require_writable(path: Path, option: str) -> None:
         with tempfile.TemporaryFile(dir=folder):  # what permissions, mounts and quotas allow is told by trying alone
             pass
     except OSError as error:
-        raise EnvironmentFault(f"{option} {path}: no file can be made in {folder}: {error.strerror}") from error
+        problem = f"no file can be made in {folder}: {error.strerror}{did_you_mean(folder)}"
+        raise EnvironmentFault(f"{option} {path}: {problem}") from error

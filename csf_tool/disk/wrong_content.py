@@ -17,12 +17,28 @@ _QUOTED_CHARACTERS = 80
 _FORMATS = {
     b"PK\x03\x04": "a ZIP archive, as torch's .bin and .pt files are",
     b"\x80\x02": "a Python pickle, as torch's old .bin files are",
-    b"GGUF": "a GGUF file",
-    b"\x1f\x8b": "gzip-compressed",
-    b"\x28\xb5\x2f\xfd": "zstd-compressed",
+    b"GGUF": "a GGUF file (llama.cpp)",
     b"\x89HDF": "an HDF5 file",
+    b"\x93NUMPY": "a numpy .npy file",
+    b"PAR1": "a Parquet file",
+    b"%PDF-": "a PDF file",
 }
 """Formats that are found under such names, by their first bytes."""
+
+_PACKED = {
+    b"\x1f\x8b": "gzip-compressed",
+    b"\x28\xb5\x2f\xfd": "zstd-compressed",
+    b"\xfd7zXZ\0": "xz-compressed",
+    b"BZh": "bzip2-compressed",
+    b"\x04\x22\x4d\x18": "lz4-compressed",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"Rar!\x1a\x07": "a RAR archive",
+    b"LRZI": "lrzip-compressed",
+}
+"""Formats of packed files, by their first bytes; what is in them may well be what is wanted."""
+
+_TAR, _TAR_BEGIN = b"ustar", 257
+"""The mark in the header of a tar archive, and where it begins: the name of the first file stands before it."""
 
 
 def wrong_content(head: bytes, wanted: str) -> Finding | None:
@@ -37,11 +53,20 @@ def wrong_content(head: bytes, wanted: str) -> Finding | None:
     for magic, title in _FORMATS.items():
         if head.startswith(magic):
             return Finding(f"is {title}, not {wanted}", Code.OTHER_FORMAT)
+    if packed := _packed(head):
+        return Finding(f"is {packed}, not {wanted}: unpack it first", Code.OTHER_FORMAT)
     if len(head) >= 8 and not any(head):
         problem = "begins with zeros: a download made room for it and never filled it; download it again"
         return Finding(problem, Code.NEVER_FILLED)
     message = _text(head, wanted)
     return Finding(message, Code.SAVED_MESSAGE) if message else None
+
+
+def _packed(head: bytes) -> str | None:
+    """The kind of archive or compression that a file's first bytes show."""
+    if head[_TAR_BEGIN:].startswith(_TAR):
+        return "a tar archive"
+    return next((title for magic, title in _PACKED.items() if head.startswith(magic)), None)
 
 
 def _pointer(head: bytes) -> str | None:

@@ -5,9 +5,10 @@ from pathlib import Path
 from huggingface_hub import constants, try_to_load_from_cache
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.hub_cache import Snapshot, is_complete, missing_shards
+from csf_tool.checkpoint.hub_cache import Snapshot, is_complete
 from csf_tool.checkpoint.index import INDEX_NAME
 from csf_tool.checkpoint.known_layouts import LAYOUTS
+from csf_tool.checkpoint.missing_shards import missing_shards
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.paths import is_safe_relative

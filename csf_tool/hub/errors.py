@@ -2,9 +2,11 @@
 
 import json
 import re
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
@@ -20,6 +22,9 @@ NetworkError: type[Exception] = HfHubHTTPError.__mro__[1]
 
 _LASTING = ("UnsupportedProtocol", "LocalProtocolError")
 """Errors of the HTTP client, by the names that they have in httpx and httpx2, of what the user has set: they stay."""
+
+_UNKNOWN_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+"""Answers of the name service that stay: there is no such host, or no network that knows it."""
 
 _RETRIED = {408, 429, 500, 502, 503, 504}
 """HTTP statuses that may pass."""
@@ -99,14 +104,17 @@ def with_retries(action: Callable[[], T], ref: HubRef, policy: RetryPolicy, slee
         except (CsfToolError, Stopped):
             raise
         except Exception as error:
-            wait = _wait(error, policy, tries)
+            wait = _wait(error, ref, policy, tries)
             if wait is None:
                 raise error_for(error, ref, tries) from error
         sleep(wait)
 
 
-def _wait(error: Exception, policy: RetryPolicy, tries: int) -> float | None:
+def _wait(error: Exception, ref: HubRef, policy: RetryPolicy, tries: int) -> float | None:
     """Seconds until the next try; None where it would not help, or would take too long."""
+    unresolved = _unresolved(error)
+    if unresolved and (unresolved.errno in _UNKNOWN_NAME or (not ref.file and tries > 1)):
+        return None  # a run that has begun waits for a name service that fails; a first question is not worth it
     if tries > len(policy.waits) or isinstance(error, OfflineModeIsEnabled) or type(error).__name__ in _LASTING:
         return None
     wait = policy.waits[tries - 1]
@@ -117,6 +125,17 @@ def _wait(error: Exception, policy: RetryPolicy, tries: int) -> float | None:
     elif not isinstance(error, NetworkError | WrongLength):
         return None
     return wait if wait <= policy.longest_wait else None
+
+
+def _unresolved(error: BaseException | None) -> socket.gaierror | None:
+    """The name service's answer that an error of the HTTP client comes from; None where it comes from another."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, socket.gaierror):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def asked_wait(error: Refused) -> int | None:
@@ -136,6 +155,12 @@ def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
         return UsageError(f"{ref}: cannot be the name of a repository or revision: {_first_line(error)}")
     if isinstance(error, Refused):
         return _refused(error, ref, tries)
+    if isinstance(error, NetworkError) and (unresolved := _unresolved(error)):
+        asked = urlsplit(_url_of(error) or ref.endpoint).hostname
+        return EnvironmentFault(
+            f"{ref}: no address is known for {asked} ({unresolved.strerror}): "
+            f"check the network, the proxy and HF_ENDPOINT (now {ref.endpoint})"
+        )
     if isinstance(error, NetworkError | WrongLength):
         return EnvironmentFault(
             f"{ref}: no whole answer in {count(tries, 'try')}, the last time: {_first_line(error)}: "
@@ -144,6 +169,14 @@ def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
     if isinstance(error, OSError) and error.strerror:
         return EnvironmentFault(f"{ref}: cannot be fetched: {error.strerror}")
     return no_hub(ref, f"{type(error).__name__}: {_first_line(error)}")
+
+
+def _url_of(error: BaseException) -> str:
+    """The address that an error of the HTTP client is about; it has none before there is a request."""
+    try:
+        return str(error.request.url)  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):
+        return ""
 
 
 def is_out_of_reach(error: EnvironmentFault) -> bool:
@@ -174,12 +207,12 @@ def _refused(error: Refused, ref: HubRef, tries: int) -> CsfToolError:
         return CheckpointError(problem, Code.HUB_LACKS_FILE, str(ref))
     if status == 401:
         return EnvironmentFault(
-            f"{ref}: the Hub wants to know who asks (401): the repository is private, the token is not valid, or "
-            "the name is wrong: check it, and log in (`hf auth login`, or HF_TOKEN)"
+            f"{ref}: no such repository, or it is private, or the token is not valid (401): check the name, "
+            "or log in (`hf auth login`, or HF_TOKEN)"
         )
     if error.kind == "RepoNotFound":
         return UsageError(
-            f"{ref}: no such repository on {ref.endpoint}, or a private one that this login may not see: "
+            f"{ref}: no such repository on {ref.endpoint}, or it is private and this login may not see it: "
             "check the name, or log in (`hf auth login`, or HF_TOKEN)"
         )
     if status == 403:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.reader import exists, is_folder
+from csf_tool.disk.near_names import nearest_path
+from csf_tool.disk.reader import exists
 from csf_tool.errors import CsfToolError, EnvironmentFault, UsageError
+from csf_tool.hub.pages import is_address, is_path_of_page, repository_of
 
 if TYPE_CHECKING:  # huggingface_hub takes a while to import: only a name on the Hub needs it
     from csf_tool.hub.repo import HubRepo
@@ -29,48 +31,58 @@ class HubName:
 
     @classmethod
     def parse(cls, text: str) -> "HubName":
-        """The repository that `org/name`, `org/name@revision` or either with `hf://` before it names.
+        """The repository that `org/name`, `org/name@revision`, one of them after `hf://`, or a page's address names.
 
         Raises:
             UsageError: the text is none of these.
         """
-        match = _NAME.fullmatch(text.removeprefix(SCHEME))
+        name = text.strip().removeprefix(SCHEME).removesuffix("/")
+        match = _NAME.fullmatch(repository_of(name) if is_address(name) or is_path_of_page(name) else name)
         if not match:
             raise UsageError(f"{text}: is no repository on the Hub: give org/name, or org/name@revision")
         return cls(match["repo"], match["revision"])
 
 
 def find_source(argument: str, tell: Callable[[str], None]) -> "Path | HubRepo":
-    """The path, or the repository on the Hub, that an argument names; `tell` is told where it could be either.
+    """The path, or the repository on the Hub, that an argument names; `tell` is told before the Hub is asked for one.
 
     Raises:
         UsageError: there is nothing of that name, here or on the Hub.
         EnvironmentFault: the Hub cannot be asked, or refuses.
     """
-    path = Path(argument)
-    if not argument.startswith(SCHEME):
-        could_be_hub = _NAME.fullmatch(argument) and not argument.endswith(_FILES)
-        if not could_be_hub or exists(path):
-            if could_be_hub and is_folder(path):
-                tell(f"{argument}: the folder here is meant; {SCHEME}{argument} means the repository on the Hub")
-            return path
+    path, name = Path(argument), argument.strip()
+    if exists(path) and not name.startswith(SCHEME):
+        return path
+    if not _may_be_on_hub(name):
+        return path if name == argument or not exists(Path(name)) else Path(name)
+    is_surely = name.startswith(SCHEME) or is_address(name)
+    if not is_surely and (near := nearest_path(path)) and len(near.parts) == len(path.parts) and "@" not in name:
+        problem = f"no such file or folder; did you mean {near}? ({SCHEME}{name} asks the Hub)"
+        raise UsageError(problem, file=name)
     try:
-        repo = open_on_hub(argument)
+        repo = open_on_hub(name, (lambda: None) if is_surely else (lambda: tell(f"asking the Hub for {name}")))
     except CsfToolError as error:
-        if argument.startswith(SCHEME):
+        if is_surely:
             raise
-        problem = f"{error.problem} (nothing here is called {argument}, so the Hub was asked)"
+        problem = f"{error.problem} (nothing here is called {name}, so the Hub was asked)"
         raise type(error)(problem, error.code, error.file, error.tensor) from error
     if not repo.files:
         tell(f"{repo}: its shards are all in the cache, so the Hub is not asked, nor for files that it lacks")
     return repo
 
 
-def open_on_hub(argument: str) -> "HubRepo":
+def _may_be_on_hub(name: str) -> bool:
+    """Whether a name that is nothing here may be one on the Hub."""
+    if name.startswith(SCHEME) or is_address(name) or is_path_of_page(name):
+        return True
+    return bool(_NAME.fullmatch(name)) and not name.endswith(_FILES)
+
+
+def open_on_hub(argument: str, before_asking: Callable[[], None] = lambda: None) -> "HubRepo":
     """The repository on the Hub of that name; see `open_repo`."""
     with _loading():
         from csf_tool.hub.repo import open_repo
-    return open_repo(HubName.parse(argument))
+    return open_repo(HubName.parse(argument), before_asking)
 
 
 def list_on_hub(argument: str) -> "HubRepo":

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import logging, validate_repo_id
 
 from csf_tool.checkpoint.container import is_sha256
+from csf_tool.checkpoint.index import INDEX_SUFFIX
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.codes import Code
@@ -26,7 +28,7 @@ from csf_tool.disk.hashing import PublishedHash, hash_file, new_hasher
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import is_count
 from csf_tool.disk.paths import is_hidden, is_safe_relative
-from csf_tool.disk.reader import MAX_JSON_BYTES, exists
+from csf_tool.disk.reader import MAX_JSON_BYTES, exists, read_document
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.hub.cached import complete_snapshot, snapshot_folder, what_is_cached
 from csf_tool.hub.errors import HubRef, RetryPolicy, is_out_of_reach, no_hub, with_retries
@@ -117,7 +119,20 @@ class HubRepo:
 
     def published_hashes(self) -> list[PublishedHash]:
         """The hash of every listed file: of its content in LFS, or git's own of small files."""
-        return [PublishedHash(file.name, *file.published, str(self)) for file in self.files.values()]
+        return [
+            PublishedHash(
+                file.name,
+                *file.published,
+                str(self),
+                content=partial(self._content, file.name) if file.name.endswith(INDEX_SUFFIX) else None,
+            )
+            for file in self.files.values()
+        ]
+
+    def _content(self, name: str) -> bytes:
+        """All of a document, which is put into the cache."""
+        self._fetch([name])
+        return read_document(self.root / name, name)
 
     def _is_here(self, name: str) -> bool:
         return exists(self.root / name)
@@ -181,7 +196,7 @@ class HubRepo:
                 future.cancel()
 
 
-def open_repo(name: HubName) -> HubRepo:
+def open_repo(name: HubName, before_asking: Callable[[], None] = lambda: None) -> HubRepo:
     """The commit that a name stands for: from the cache where its checkpoint is complete, else from the Hub.
 
     Complete are the shards that index or manifest list, and the files that say how to read them; offline, the shards.
@@ -194,6 +209,8 @@ def open_repo(name: HubName) -> HubRepo:
     ref = _ref(name)
     if (cached := with_retries(lambda: complete_snapshot(name), ref, RETRY_POLICY, _no_wait)) is not None:
         return HubRepo(replace(ref, revision=cached.name), cached)
+    if not constants.HF_HUB_OFFLINE:
+        before_asking()
     try:
         repo = list_repo(name)
     except EnvironmentFault as error:

@@ -15,6 +15,7 @@ from csf_tool.codec.formats import POSITION_MASK, SLAB_ROWS, CsfFormat
 from csf_tool.codec.reference import StreamFault
 from csf_tool.codec.values import scale_values
 from csf_tool.coders.encoder import read_scales
+from csf_tool.disk.near_names import nearest
 from csf_tool.errors import UsageError
 from csf_tool.look.scale_inspection import choose_scales
 
@@ -146,9 +147,31 @@ def choose_planes(checkpoint: Checkpoint, pattern: str | None) -> list[Plane | D
     named = [plane for plane in planes if wanted in (plane.name, *weight_names(plane.name))]
     chosen = named or [p for p in planes if _matches(p.name, pattern)]
     if not chosen and not others:
-        what, known = ("plane", planes[0].name) if planes else ("scale", checkpoint.other_scales[0].scale.tensor.name)
-        raise UsageError(f"{checkpoint.label}: no {what} is called {pattern!r}, as {known!r} is")
+        ending = [plane for plane in planes if _ends_with(plane.name, wanted)]
+        if len(ending) == 1:
+            return ending
+        raise UsageError(f"{checkpoint.label}: {_nothing_called(pattern, checkpoint, planes, ending)}")
     return chosen
+
+
+def _ends_with(scale: str, part: str) -> bool:
+    """Whether a part of a name, from a dot to the end, is that of a scale, its weight or its module."""
+    return any(name.endswith(f".{part}") for name in (scale, module_of(scale), *weight_names(scale)))
+
+
+def _nothing_called(
+    pattern: str, checkpoint: Checkpoint, planes: list[Plane | DensePlane], ending: list[Plane | DensePlane]
+) -> str:
+    """Why a pattern means no plane, with a glob or a name that does."""
+    if ending:
+        return f"{len(ending):,} planes end with {pattern!r}, as {ending[0].name!r}: give more of it, or '*.{pattern}'"
+    names = [plane.name for plane in planes] or [other.scale.tensor.name for other in checkpoint.other_scales]
+    what, glob = "plane" if planes else "scale", f"*{pattern.strip('*')}*"
+    if any(_matches(name, glob) for name in names):
+        return f"no {what} is called {pattern!r}; did you mean {glob!r}?"
+    if near := nearest(pattern, {*names, *map(module_of, names)}):
+        return f"no {what} is called {pattern!r}; did you mean {near!r}?"
+    return f"no {what} is called {pattern!r}, as {names[0]!r} is"
 
 
 def _matches(scale: str, pattern: str) -> bool:

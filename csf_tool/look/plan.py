@@ -6,7 +6,7 @@ exceptions do, and all stacks share one workspace, which holds the dense scales 
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from csf_tool.checkpoint.experts import Experts
@@ -16,6 +16,9 @@ from csf_tool.codec.formats import CsfFormat
 from csf_tool.codec.prepared import prepared_bytes
 from csf_tool.errors import UsageError
 from csf_tool.loading.tensor_parallel import share
+
+MOST_GPUS = 64
+"""Most GPUs that are tried where fewer have too little memory."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,13 @@ class Plan:
     other_bytes: int
     """Bytes of all tensors but the stacks' scales and weights, divided evenly."""
     gpu_memory: int | None = None
+    fits_from: tuple[int | None, int | None] = field(default=(None, None), compare=False)
+    """The least --tp, of those tried, with which it fits into `gpu_memory`: expanded, and kept compressed."""
+
+    @property
+    def left_bytes(self) -> tuple[int, int]:
+        """Bytes of `gpu_memory` that are left: expanded, and kept compressed; negative where it does not fit."""
+        return self.left_after(self.dense_bytes), self.left_after(self.kept_bytes)
 
     @property
     def undivided(self) -> list[str]:
@@ -128,10 +138,29 @@ def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: i
     """
     if not checkpoint.planes:
         raise UsageError(f"{checkpoint.label}: holds no CSF planes, so there is nothing to keep compressed")
-    experts = checkpoint.experts
-    stacks = [_stack(planes, tp, experts) for planes in _stacks_of(checkpoint.planes, experts)]
-    if resident is not None and not 0 < resident <= len(stacks):
-        raise UsageError(f"{checkpoint.label}: has {len(stacks)} stacks, {resident} cannot be resident")
+    groups = _stacks_of(checkpoint.planes, checkpoint.experts)
+    if resident is not None and not 0 < resident <= len(groups):
+        raise UsageError(f"{checkpoint.label}: has {len(groups)} stacks, {resident} cannot be resident")
+    plan = _plan(checkpoint, groups, resident, tp)
+    if gpu_memory is None:
+        return plan
+    plan = replace(plan, gpu_memory=gpu_memory)
+    return replace(plan, fits_from=_fits_from(checkpoint, groups, plan)) if min(plan.left_bytes) < 0 else plan
+
+
+def _fits_from(checkpoint: Checkpoint, groups: list[list[Plane]], plan: Plan) -> tuple[int | None, int | None]:
+    """The least number of GPUs, doubled from that of a plan on, with which either strategy fits into their memory."""
+    fits: list[int | None] = [plan.tp if left >= 0 else None for left in plan.left_bytes]
+    tp = plan.tp
+    while None in fits and tp < MOST_GPUS:
+        tp *= 2
+        wider = replace(_plan(checkpoint, groups, plan.resident, tp), gpu_memory=plan.gpu_memory)
+        fits = [known or (tp if left >= 0 else None) for known, left in zip(fits, wider.left_bytes, strict=True)]
+    return fits[0], fits[1]
+
+
+def _plan(checkpoint: Checkpoint, groups: list[list[Plane]], resident: int | None, tp: int) -> Plan:
+    stacks = [_stack(planes, tp, checkpoint.experts) for planes in groups]
     payload = sum(shard.header.nbytes for shard in checkpoint.shards)
     own = sum(plane.csf_bytes + plane.weight_bytes for plane in checkpoint.planes)
     return Plan(
@@ -141,7 +170,6 @@ def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: i
         stacks=stacks,
         resident=len(stacks) if resident is None else resident,
         other_bytes=-(-max(payload - own, 0) // tp),  # streams may lie in a folder without their weights
-        gpu_memory=gpu_memory,
     )
 
 

@@ -41,7 +41,14 @@ def choose_scales(checkpoint: Checkpoint, pattern: str | None) -> list[OtherScal
     if pattern is None:
         return checkpoint.other_scales
     named = [other for other in checkpoint.other_scales if pattern in _names(other)]
-    return named or [other for other in checkpoint.other_scales if _matches(other, pattern)]
+    chosen = named or [other for other in checkpoint.other_scales if _matches(other, pattern)]
+    ending = [] if chosen else [other for other in checkpoint.other_scales if _ends_with(other, pattern)]
+    return chosen or (ending if len(ending) == 1 else [])
+
+
+def _ends_with(other: OtherScale, part: str) -> bool:
+    """Whether a part of a name, from a dot to the end, is that of a scale, its weight or its module."""
+    return any(name.endswith(f".{part}") for name in (*_names(other), module_of(other.scale.tensor.name)))
 
 
 def _names(other: OtherScale) -> list[str]:

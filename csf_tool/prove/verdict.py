@@ -207,7 +207,8 @@ class Verified(Checks):
         statements = self.stored.unproved
         if not self.source.holds and not self.reference.holds:
             why = "see above" if self.source.failures or self.reference.failures else self.source.note
-            statements.append(f"that the decoded bytes are the original ones ({why})")
+            what = "decoded bytes" if self.decode.checked else "bytes"
+            statements.append(f"that the {what} are the original ones ({why})")
         if self.unfetched:
             what = f"that {count(self.unfetched, 'other tensor')} equal {self.against}"
             statements.append(f"{what} (not fetched; --all-tensors fetches them)")

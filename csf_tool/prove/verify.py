@@ -19,6 +19,7 @@ from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import Decoder, NumpyDecoder
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
+from csf_tool.disk.near_names import nearest
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress, SharedProgress
@@ -277,6 +278,8 @@ class _Verification:
         self.result.decode.note = f"on {self._decoder.device}"
         if not self._checkpoint.planes:
             self.result.decode.skip("no CSF planes")
+            if not self.result.streams.warnings:
+                self.result.streams.skip("no CSF streams")
 
     def _check_stored(self, published: list[PublishedHash]) -> None:
         shards = [shard.name for shard in self._shards] + ([] if self._options.only else self._checkpoint.lacking)
@@ -385,7 +388,9 @@ def _chosen(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:
     for glob in only:
         if not any(_fits(shard, glob) for shard in checkpoint.shards):
             names = [shard.name for shard in checkpoint.shards]
-            raise UsageError(f"--only {glob}: no readable shard is called so; there are {len(names)}, as {names[0]}")
+            near = nearest(glob, {*names, *(shard.file for shard in checkpoint.shards)})
+            others = f"did you mean {near}?" if near else f"there are {len(names)}, as {names[0]}"
+            raise UsageError(f"--only {glob}: no readable shard is called so; {others}")
     return [s for s in checkpoint.shards if not only or any(_fits(s, glob) for glob in only)]
 
 

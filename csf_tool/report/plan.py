@@ -4,7 +4,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from csf_tool.checkpoint.causes import sentences_of
-from csf_tool.look.plan import Plan, Stack
+from csf_tool.look.plan import MOST_GPUS, Plan, Stack
 from csf_tool.report.console import table
 from csf_tool.text import count, escape, percent, size, sizes
 
@@ -21,6 +21,7 @@ def plan_report(plan: Plan) -> list[RenderableType]:
         _comparison(plan),
         "",
         _verdict(plan),
+        *_fit(plan),
         "",
         _kinds(plan.stacks),
     ]
@@ -38,9 +39,9 @@ def _comparison(plan: Plan) -> Table:
     }
     if plan.gpu_memory:
         rows["all other tensors"] = [plan.tensor_bytes] * 2
-        rows[f"left of {size(plan.gpu_memory)}"] = list(map(plan.left_after, used))
+        rows[f"left of {size(plan.gpu_memory)}"] = list(plan.left_bytes)
     result = table("", "decoded when loading", "kept compressed")
-    columns = map(sizes, zip(*rows.values(), strict=True))
+    columns = [[_or_too_much(cell) for cell in sizes(column)] for column in zip(*rows.values(), strict=True)]
     for name, *cells in zip(rows, *columns, strict=True):
         result.add_row(name, *cells)
     return result
@@ -57,6 +58,28 @@ def _verdict(plan: Plan) -> str:
     if plan.wins_from is None:
         return f"{here}; it never pays for this checkpoint."
     return f"{here}; it pays from {count(plan.wins_from, 'resident stack')} on."
+
+
+def _or_too_much(cell: str) -> str:
+    """A size of which less than nothing is left, as what is too much."""
+    return f"{cell[1:]} too much" if cell.startswith("-") else cell
+
+
+def _fit(plan: Plan) -> list[str]:
+    """A sentence on what does not fit into the memory of a GPU, and from which --tp on it does."""
+    if not plan.gpu_memory or min(plan.left_bytes) >= 0:
+        return []
+    expanded, compressed = (_from(tp, plan) for tp in plan.fits_from)
+    if expanded == compressed:
+        return [f"It fits {expanded}."]
+    return [f"Kept compressed, it fits {compressed}; decoded when loading, {expanded}."]
+
+
+def _from(tp: int | None, plan: Plan) -> str:
+    """The --tp with which a strategy fits."""
+    if tp is None:
+        return f"with no --tp up to {MOST_GPUS}"
+    return "as it is" if tp == plan.tp else f"from --tp {tp} on"
 
 
 def _kinds(stacks: list[Stack]) -> Table:

@@ -1,5 +1,7 @@
 """Running shards on a Dask cluster: an executor like any other, whose workers share the storage."""
 
+import asyncio
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -12,12 +14,33 @@ from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.coders.coded import CodedPlane, PlaneScales
 from csf_tool.coders.decoder import Decoder, make_decoder
 from csf_tool.coders.encoder import Encoder, make_encoder
-from csf_tool.errors import EnvironmentFault, UsageError, not_installed
+from csf_tool.errors import CsfToolError, EnvironmentFault, UsageError, not_installed
+from csf_tool.text import brief
 
 _RETRIES = 2
 """Most times that a shard is tried again after a worker's error; a worker that dies costs no retry."""
 
 _CONNECT_SECONDS = 20
+
+_ADDRESS = re.compile(r"(?:[a-z]+://)?(?:[^\s/:\[\]]+|\[[0-9a-fA-F:.%]+\]):\d{1,5}(?:/.*)?")
+
+
+def _require_scheduler(address: str) -> None:
+    """Ask the server at an address what it is: a client that was made for another one is closed with a traceback.
+
+    Raises:
+        EnvironmentFault: it is something else of Dask, such as a worker.
+    """
+    from distributed import Security, rpc
+
+    async def ask() -> Any:
+        async with rpc(address, connection_args=Security().get_connection_args("client")) as server:
+            return await asyncio.wait_for(server.identity(), _CONNECT_SECONDS)
+
+    found = asyncio.run(ask())
+    kind = found.get("type") if isinstance(found, dict) else None
+    if kind != "Scheduler":
+        raise EnvironmentFault(f"--cluster {address}: is no Dask scheduler (but: {brief(kind)})")
 
 
 @contextmanager
@@ -25,19 +48,26 @@ def cluster_executor(address: str | None) -> Iterator[Executor | None]:
     """An executor over the Dask cluster at `address`; None without an address.
 
     Raises:
+        UsageError: the address is none that a scheduler can have.
         EnvironmentFault: dask.distributed is not installed, or no scheduler answers there.
     """
     if address is None:
         yield None
         return
+    if not _ADDRESS.fullmatch(address):
+        raise UsageError(f"--cluster {address}: give the scheduler's address, tcp://HOST:PORT (its usual port is 8786)")
     try:
         from distributed import Client
     except ImportError as error:
         raise not_installed("dask", "distributed").within("--cluster") from error
     try:
+        _require_scheduler(address)
         client: Any = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise EnvironmentFault(f"--cluster {address}: no Dask scheduler answers: {error}") from error
+    except (CsfToolError, ImportError):
+        raise
+    except Exception as error:  # what a server that is none may say is taken by distributed for anything
+        reason = str(error) or f"{type(error).__name__} within {_CONNECT_SECONDS} s"
+        raise EnvironmentFault(f"--cluster {address}: no Dask scheduler answers: {reason}") from error
     with client:
         yield client.get_executor(pure=False, retries=_RETRIES)
 
@@ -61,7 +91,7 @@ class RemoteDecoder:
     @property
     def device(self) -> str:
         """The device's name for reports, as the workers were asked for it."""
-        return f"{self.name} of the cluster's workers"
+        return _device_of_workers(self.name)
 
     def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
         """See `csf_tool.coders.decoder.Decoder.decode`."""
@@ -77,11 +107,16 @@ class RemoteEncoder:
     @property
     def device(self) -> str:
         """The device's name for reports, as the workers were asked for it."""
-        return f"{self.name} of the cluster's workers"
+        return _device_of_workers(self.name)
 
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
         """See `csf_tool.coders.encoder.Encoder.encode`."""
         return _encoder(self.name).encode(planes)
+
+
+def _device_of_workers(name: str) -> str:
+    """The device that workers were asked for, in words; which one `auto` is, each of them finds out."""
+    return "the workers' devices" if name == "auto" else f"{name} of the cluster's workers"
 
 
 @cache

@@ -22,6 +22,8 @@ class Destination:
     def __init__(self, path: Path, source: Path | None = None, *, keep_cache: bool = False) -> None:
         """Check that `path` may be written. With `keep_cache`, large files go through the page cache, too.
 
+        A `source` may be a file, beside which there may be a destination, but not around it.
+
         Raises:
             UsageError: it is not a folder, or lies inside `source`, or `source` lies inside it, or something other than
                 a journal has a journal's name there.

@@ -57,7 +57,7 @@ class Earlier:
             UsageError: the destination cannot be right, or holds the result of something else.
             CheckpointError: what an earlier run kept is damaged.
         """
-        Destination(destination, checkpoint.root)
+        Destination(destination, checkpoint.path)
         journal, consumed = Journal(destination), consumed_shards(destination)
         root = "" if checkpoint.hub else source_root(checkpoint.root)
         chosen = {**(wanted or {}), **({"all_shards": True} if checkpoint.all_shards else {})}

@@ -146,7 +146,7 @@ def _require_room(
     sources = (source for shard in mine if not journal.finished(shard.name) for source in shard.sources)
     needed = sum(sizes.values()) + output.documents_bytes - present + room_to_fetch(sources, options.jobs)
     # With --consume-source room comes free as the run goes on.
-    Destination(destination, checkpoint.root).require_space(0 if options.consume_source else needed)
+    Destination(destination, checkpoint.path).require_space(0 if options.consume_source else needed)
 
 
 def _open_journal(output: Output, run: Run, destination: Path, options: WriteOptions) -> Journal:

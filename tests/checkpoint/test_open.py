@@ -329,7 +329,7 @@ def test_all_shards_are_pointers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", [INDEX])
 def test_an_index_that_is_a_pointer(tmp_path: Path, file: str) -> None:
     (mini_hf(tmp_path) / file).write_bytes(LFS_POINTER)
-    assert refused(tmp_path, CheckpointError).startswith(f"{file}: is a git-LFS pointer")
+    assert refused(tmp_path, CheckpointError).startswith(f"{tmp_path / file}: is a git-LFS pointer")
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_a_config_that_cannot_be_read_is_a_problem_of_its_own(tmp_path: Path, co
 
 def test_an_indexed_shard_that_is_missing(tmp_path: Path) -> None:
     (mini_hf(tmp_path, 3) / TWO).unlink()
-    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob)"]
+    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob): download it again"]
     assert len(open_checkpoint(tmp_path).planes) == 6
 
 
@@ -352,7 +352,7 @@ def test_shards_of_a_numbered_set_that_are_missing(tmp_path: Path) -> None:
     mini_hf(tmp_path, 3)
     for name in (INDEX, TWO):
         (tmp_path / name).unlink()
-    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob)"]
+    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob): download it again"]
 
 
 def test_one_shard_of_a_numbered_set_alone(tmp_path: Path) -> None:
@@ -405,9 +405,9 @@ def test_an_index_of_nothing(tmp_path: Path) -> None:
 def test_a_link_to_a_missing_blob(tmp_path: Path) -> None:
     (mini_hf(tmp_path, 3) / TWO).unlink()
     (tmp_path / TWO).symlink_to("../../blobs/0123")
-    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob)"]
+    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob): download it again"]
     (tmp_path / INDEX).unlink()
-    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob)"]
+    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob): download it again"]
 
 
 def test_links_into_a_cache_are_read_through(tmp_path: Path) -> None:

@@ -86,12 +86,14 @@ def file(name: str) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (file("model.gguf"), "it has 1 GGUF files"),
-        (file("rank0.engine"), "it has 1 TensorRT engines"),
-        (file("model.ckpt"), "it has 1 torch's .ckpt files"),
-        (file("__0_0.distcp"), "it has 1 files of torch's distributed checkpoints"),
-        (file("model.onnx"), "it has 1 ONNX files"),
-        (file("flax_model.msgpack"), "it has 1 Flax files"),
+        (file("model.gguf"), "it has 1 GGUF file (llama.cpp): csf-tool reads safetensors only: look for"),
+        (file("rank0.engine"), "it has 1 TensorRT engine: "),
+        (file("model.ckpt"), "it has 1 PyTorch .ckpt file: "),
+        (file("__0_0.distcp"), "it has 1 file of a distributed checkpoint of PyTorch: "),
+        (file("model.onnx"), "it has 1 ONNX file: "),
+        (file("flax_model.msgpack"), "it has 1 Flax file: "),
+        (file("model.tar"), "it has 1 tar archive: unpack it first"),
+        (file("model.tar.zst"), "it has 1 zstd-compressed file: unpack it first"),
         (file("model_index.json"), "it is a diffusers pipeline (model_index.json): give one of the folders in it"),
     ],
 )

@@ -37,10 +37,10 @@ def test_a_serving_directory_is_named_in_the_first_line(tmp_path: Path) -> None:
 
 
 FOLDERS: list[tuple[Callable[[Path], Path], int, str]] = [
-    (only("model.gguf"), 2, "no *.safetensors.index.json and no .safetensors file in it; it has 1 GGUF files"),
-    (only("strings.csf"), 2, "1 .csf files, another format of that name (CSF is here a compression of block scales)"),
-    (only("pytorch_model.bin"), 2, "1 torch's .bin files"),
-    (only("model.safetensors", b"GGUF\3\0\0\0" + bytes(30)), 1, "model.safetensors: is a GGUF file, not a safetensors"),
+    (only("model.gguf"), 2, "no *.safetensors.index.json and no .safetensors file in it; it has 1 GGUF file"),
+    (only("strings.csf"), 2, "1 .csf file, another format of that name: CSF is here a compression of block scales"),
+    (only("pytorch_model.bin"), 2, "1 PyTorch .bin file"),
+    (only("model.safetensors", b"GGUF\3\0\0\0" + bytes(30)), 1, "is a GGUF file (llama.cpp), not a safetensors"),
     (only("model.safetensors", b"Entry not found"), 1, "is text, not a safetensors file: an error message that was"),
     (only("model.safetensors", bytes(5000)), 1, "begins with zeros: a download made room for it and never filled it"),
     (without_shards, 1, f"none that {INDEX} lists is there, as {shard_name(1, 2)}; download the .safetensors files"),
@@ -65,11 +65,11 @@ def test_what_a_folder_is_instead_stands_in_one_line(
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        ("game.csf", b" FSC\3\0\0\0" + bytes(60), "is one of .csf files, another format of that name"),
+        ("game.csf", b" FSC\3\0\0\0" + bytes(60), "is a .csf file, another format of that name"),
         (
             "model.gguf",
             b"GGUF\3\0\0\0" + bytes(60),
-            "is one of GGUF files; give a checkpoint's folder or one .safetensors",
+            "model.gguf: is a GGUF file (llama.cpp): csf-tool reads safetensors only",
         ),
         ("notes.txt", b"hello there, this is text", "notes.txt: is text, not a safetensors file"),
     ],

@@ -3,6 +3,7 @@
 import gzip
 import io
 import pickle
+import tarfile
 import zipfile
 
 import pytest
@@ -16,6 +17,13 @@ def zipped() -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("data.pkl", b"x")
+    return file.getvalue()
+
+
+def tarred(how: str = "") -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=f"w:{how}") as archive:  # type: ignore[call-overload]
+        archive.addfile(tarfile.TarInfo("model.safetensors"))
     return file.getvalue()
 
 
@@ -40,6 +48,11 @@ def zipped() -> bytes:
         (pickle.dumps({}, protocol=2), "is a Python pickle", Code.OTHER_FORMAT),
         (b"GGUF\3\0\0\0", "is a GGUF file", Code.OTHER_FORMAT),
         (gzip.compress(b"x", mtime=0), "is gzip-compressed, not a safetensors file", Code.OTHER_FORMAT),
+        (tarred(), "is a tar archive, not a safetensors file: unpack it first", Code.OTHER_FORMAT),
+        (tarred("gz"), "is gzip-compressed, not a safetensors file: unpack it first", Code.OTHER_FORMAT),
+        (tarred("bz2"), "is bzip2-compressed, not a safetensors file: unpack it first", Code.OTHER_FORMAT),
+        (tarred("xz"), "is xz-compressed, not a safetensors file: unpack it first", Code.OTHER_FORMAT),
+        (b"\x28\xb5\x2f\xfd\4\0\1", "is zstd-compressed, not a safetensors file: unpack it first", Code.OTHER_FORMAT),
         (bytes(HEAD_BYTES), "begins with zeros: a download made room for it and never filled it", Code.NEVER_FILLED),
         (
             b"Entry not found\n",

@@ -90,18 +90,22 @@ def test_device_names() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_without_a_gpu_auto_says_so_once_and_cuda_is_an_error() -> None:
+def test_without_a_gpu_auto_is_silent_and_cuda_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     assert isinstance(make_decoder("auto", tell=said.append), NumpyDecoder)
+    assert said == []
+    monkeypatch.setattr("csf_tool.devices._GPU_FILES", (tmp_path,))  # there is one, and torch does not see it
+    assert isinstance(make_decoder("auto", tell=said.append), NumpyDecoder)
     assert len(said) == 1
-    assert said[0].startswith("decoding on the CPU: ")
+    assert said[0].startswith("decoding on the CPU, though there is a GPU: ")
     with pytest.raises(EnvironmentFault, match="torch sees no GPU"):
         make_decoder("cuda")
 
 
-def test_without_the_extra_cuda_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_cuda_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("csf_tool.devices._GPU_FILES", (tmp_path,))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(EnvironmentFault, match="torch is not installed: pip install torch"):
+    with pytest.raises(EnvironmentFault, match="pip install torch triton"):
         make_decoder("cuda")
     said: list[str] = []
     assert isinstance(make_decoder("auto", tell=said.append), NumpyDecoder)

@@ -71,10 +71,10 @@ def test_by_the_environment_alone(hub: Hub, tmp_path: Path) -> None:
         return subprocess.run(line, env=environment | more, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     commit = hub.repositories[CSF].commit
-    looked = command("stats", f"{CSF}@main")
+    looked = command("stats", f"hf://{CSF}@main")
     assert looked.stdout.startswith(f"{CSF}@{commit}: Hugging Face layout, NVFP4 CSF\n")
     assert looked.stderr == f"csf-tool: {CSF}@{commit}: read from the Hub: 192.00 KiB of its shards' headers\n"
-    lost = command("stats", "org/nothing", HF_TOKEN="hf_right")
+    lost = command("stats", "hf://org/nothing", HF_TOKEN="hf_right")
     assert lost.returncode == 2
     assert lost.stderr.startswith("csf-tool: org/nothing@main: no such repository on http://127.0.0.1")
     assert lost.stderr.count("\n") == 1
@@ -327,7 +327,8 @@ def test_an_interrupt_does_not_wait_for_the_next_try(hub: Hub, tmp_path: Path) -
 
     hub.before_answer = refuse
     environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home")}
-    line = [sys.executable, "-m", "csf_tool", "expand", CSF, str(tmp_path / "out"), "--device", "cpu", "--jobs", "3"]
+    line = [sys.executable, "-m", "csf_tool", "expand", f"hf://{CSF}", str(tmp_path / "out"), "--device", "cpu"]
+    line += ["--jobs", "3"]
     process = subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
     assert ready.wait(30)
     process.send_signal(signal.SIGINT)
@@ -348,7 +349,7 @@ def test_an_interrupt_does_not_wait_while_headers_or_scales_are_fetched(hub: Hub
 
     hub.before_answer = refuse
     environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home")}
-    line = [sys.executable, "-m", "csf_tool", "stats", CSF, "--scales"]
+    line = [sys.executable, "-m", "csf_tool", "stats", f"hf://{CSF}", "--scales"]
     process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert ready.wait(30)
     process.send_signal(signal.SIGINT)
@@ -404,3 +405,32 @@ def test_inspect_reads_one_plane(hub: Hub, sample: Sample) -> None:
     far, near = (run("inspect", source, plane.name) for source in (CSF, sample("nvfp4-csf-hf")))
     assert (far.exit_code, far.stdout) == (0, near.stdout)
     assert hub.sent() == 3 * 65536 + plane.csf_bytes
+
+
+@pytest.mark.parametrize("change", ["none", "metadata", "map", "shard", "index gone"])
+def test_an_index_written_anew_is_compared_by_its_map(hub: Hub, copied: Copied, tmp_path: Path, change: str) -> None:
+    folder = tmp_path / "expanded"
+    assert run("expand", copied("nvfp4-csf-hf"), folder, "--device", "cpu").exit_code == 0
+    index = folder / "model.safetensors.index.json"
+    document = json.loads(index.read_text())
+    if change == "metadata":
+        document["metadata"] = {"total_size": 7}
+    elif change == "map":
+        document["weight_map"]["one.more"] = FIRST
+    if change in ("metadata", "map"):
+        index.write_text(json.dumps(document))
+    if change == "shard":
+        flip(folder / SECOND, next(name for name, shard in document["weight_map"].items() if shard == SECOND))
+    if change == "index gone":
+        hub.faults.append(Fault("/resolve/", times=99, status=404, headers={"X-Error-Code": "EntryNotFound"}))
+    result = verify(folder, "--hub", DENSE)
+    found, report = checks(result)["stored"], json.loads(result.stdout)
+    warned = [problem["file"] for problem in found["warnings"]]  # type: ignore[attr-defined]
+    if change in ("none", "metadata"):
+        assert (result.exit_code, found["status"], warned) == (0, "warning", [index.name])
+        assert report["verdict"].startswith("VERIFIED AS PUBLISHED")
+        assert "(5 files by org/nvfp4-dense@" in report["proved"][-1]
+    else:
+        assert (result.exit_code, found["status"]) == (1, "failed")
+        assert set(report["failed_files"]) >= ({SECOND} if change == "shard" else {index.name})
+    assert len(hub.asked("/resolve/", ok=False)) <= 4

@@ -64,7 +64,7 @@ LISTINGS = {
 }
 
 
-def opened(name: str = f"org/{NAME}") -> None:
+def opened(name: str = f"hf://org/{NAME}") -> None:
     from csf_tool.checkpoint.open import open_checkpoint
 
     source = find_source(name, lambda _: None)
@@ -82,7 +82,7 @@ def require_refused(result: Any, code: int = 3) -> None:
 @pytest.mark.parametrize("name", LISTINGS)
 def test_no_listing(hub: Hub, name: str) -> None:
     hub.faults = [Fault(API, 99, body=LISTINGS[name])]
-    require_refused(run("stats", f"org/{NAME}"), 2 if name == "no commit" else 3)
+    require_refused(run("stats", f"hf://org/{NAME}"), 2 if name == "no commit" else 3)
 
 
 ANSWERS = {
@@ -121,7 +121,7 @@ def test_answers_of_every_request(
     monkeypatch.setattr("csf_tool.hub.repo.RETRY_POLICY", RetryPolicy((0.001,)))
     fault = ANSWERS[name]
     hub.faults = [Fault(**vars(fault) | {"match": request_})]
-    result = run("expand", f"org/{NAME}", tmp_path / "out", "--jobs", 1)
+    result = run("expand", f"hf://org/{NAME}", tmp_path / "out", "--jobs", 1)
     if (name, request_) in HARMLESS:
         assert result.exit_code == 0
     else:
@@ -173,7 +173,7 @@ def test_an_answer_that_never_begins(hub: Hub, request_: str, monkeypatch: pytes
 def test_settings_that_make_no_sense(hub: Hub, tmp_path: Path, variables: dict[str, str], said: str) -> None:
     environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home")} | variables
     code = "import sys; from csf_tool.cli import main; main()"
-    line = [sys.executable, "-c", code, "stats", f"org/{NAME}"]
+    line = [sys.executable, "-c", code, "stats", f"hf://org/{NAME}"]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
     assert "internal error" not in done.stderr
@@ -202,7 +202,7 @@ def test_a_small_file_that_is_not_the_listed_one_is_not_used(
         snapshot = Path(snapshot_download(name, allow_patterns=["*.json", "*/*.json"]))
         (snapshot / file).resolve().write_bytes(wrong)
     more = [tmp_path / "out"] if command != "stats" else []
-    result = run(command, name, *more, *(["--to", "hf"] if command == "convert" else []))
+    result = run(command, f"hf://{name}", *more, *(["--to", "hf"] if command == "convert" else []))
     require_refused(result, 1)
     assert f"csf-tool: {file}: git-sha1 of the file" in result.stderr
     assert not (tmp_path / "out" / file).exists()
@@ -252,7 +252,7 @@ def test_an_interrupt_waits_for_no_answer(hub: Hub, tmp_path: Path, request_: st
     ready = stalled(hub, request_, 8 if how == "stalled" else 0)
     hub.faults = [Fault(request_, 99, pause=0.3)] if how != "stalled" else []
     environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home")}
-    line = [sys.executable, "-m", "csf_tool", "expand", f"org/{NAME}", str(tmp_path / "out"), "--device", "cpu"]
+    line = [sys.executable, "-m", "csf_tool", "expand", f"hf://org/{NAME}", str(tmp_path / "out"), "--device", "cpu"]
     process = subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
     assert ready.wait(30)
     time.sleep(0.2)
@@ -276,7 +276,7 @@ def test_an_error_does_not_wait_for_other_answers(hub: Hub, tmp_path: Path) -> N
     hub.before_answer = wait
     hub.faults = [Fault("00001" + SHARD, 99, status=403)]
     environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home")}
-    line = [sys.executable, "-m", "csf_tool", "stats", f"org/{NAME}"]
+    line = [sys.executable, "-m", "csf_tool", "stats", f"hf://org/{NAME}"]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, "403" in done.stderr) == (3, True)
 

@@ -156,3 +156,32 @@ def test_what_is_not_a_number_is_null(tmp_path: Path) -> None:
     document = json.loads(run(str(tmp_path), "*up_proj*", "--json")[1], parse_constant=pytest.fail)
     assert document["corner"][0][:4] == [None, 0, 0, -1]
     assert document["values"] == {"lowest": -1, "median": 0, "highest": 0, "zero": 64, "negative": 32, "NaN": 32}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layers.0.mlp.experts.1.gate_proj",
+        "language_model.layers.0.mlp.experts.1.gate_proj.weight_scale",
+        "layers.0.mlp.experts.1.gate_proj.weight",
+        "0.mlp.experts.1.gate_proj",
+    ],
+)
+@pytest.mark.parametrize("sample_name", ["nvfp4-csf-hf", "nvfp4-dense", "nvfp4-csf-container"])
+def test_the_end_of_a_name_that_one_plane_has(sample: Callable[[str], Path], sample_name: str, name: str) -> None:
+    [plane] = choose_planes(open_checkpoint(sample(sample_name)), name)
+    assert plane.name == "model.language_model.layers.0.mlp.experts.1.gate_proj.weight_scale"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gate_proj", r"12 planes end with 'gate_proj', as 'model\..*': give more of it, or '\*\.gate_proj'"),
+        ("layers.0", r"no plane is called 'layers.0'; did you mean '\*layers.0\*'\?"),
+        ("*layers.0.mlp", r"did you mean '\*layers.0.mlp\*'\?"),
+        ("model.languge_model.layers.0.mlp.experts.1.gate_proj", r"did you mean 'model.language_model.layers.0.mlp."),
+    ],
+)
+def test_names_that_mean_no_plane_are_mended(sample: Callable[[str], Path], name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        choose_planes(open_checkpoint(sample("nvfp4-csf-hf")), name)

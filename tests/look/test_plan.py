@@ -10,8 +10,10 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.documents.plan import plan_document
 from csf_tool.errors import UsageError
 from csf_tool.look.plan import Plan, make_plan
+from csf_tool.report.plan import plan_report
 from tests.building import MXFP4, NVFP4, Codec, matrix, mini_dense, write_hf
 from tests.building import compressed as csf
+from tests.commands import run
 
 Sample = Callable[[str], Path]
 
@@ -105,3 +107,31 @@ def test_a_dense_checkpoint_has_nothing_to_keep_compressed(tmp_path: Path) -> No
 def test_more_stacks_than_there_are_cannot_be_resident(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has 4 stacks, 5 cannot be resident"):
         plan(moe(tmp_path), resident=5)
+
+
+@pytest.mark.parametrize(
+    ("spare", "said"),
+    [
+        (0, None),
+        (-1, "Kept compressed, it fits as it is; decoded when loading, from --tp 2 on."),
+        (None, "It fits with no --tp up to 64."),
+    ],
+)
+def test_what_does_not_fit_says_with_how_many_gpus_it_does(sample: Sample, spare: int | None, said: str | None) -> None:
+    root = sample("nvfp4-csf-hf")
+    all_of_it = plan(root)
+    assert all_of_it.saved_bytes > 0
+    memory = 1 if spare is None else all_of_it.tensor_bytes + all_of_it.dense_bytes + spare
+    lines = [line for line in plan_report(plan(root, gpu_memory=memory)) if isinstance(line, str)]
+    assert [line for line in lines if "fits" in line] == ([said] if said else [])
+
+
+def test_what_is_left_is_never_negative_in_words(sample: Sample) -> None:
+    root = sample("nvfp4-csf-hf")
+    result = run("plan", root, "--gpu-memory", "1000B")
+    assert "-" not in next(line for line in result.stdout.splitlines() if line.startswith("left of "))
+    assert (result.exit_code, result.stdout.count(" too much")) == (0, 2)
+    found = plan(root, gpu_memory=1000)
+    assert plan_document(found)["left_bytes"] == dict(zip(("expanded", "compressed"), found.left_bytes, strict=True))
+    assert found.fits_from == (None, None)
+    assert max(found.left_bytes) < 0

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -128,3 +130,40 @@ def test_parts_by_themselves_and_finish(sample: Sample, tmp_path: Path) -> None:
 def test_parts_that_do_not_exist(sample: Sample, tmp_path: Path, part: str) -> None:
     arguments = ["expand", str(sample("nvfp4-csf-hf")), str(tmp_path / "out"), "--device", "cpu", "--shards", part]
     assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("address", ["localhost", "tcp://localhost", ":8786", "tcp://host:port", "8786", "a b:1"])
+def test_an_address_without_host_or_port_is_wrong_usage(sample: Sample, tmp_path: Path, address: str) -> None:
+    source = str(sample("nvfp4-csf-hf"))
+    result = CliRunner().invoke(app, ["expand", source, str(tmp_path / "out"), "--cluster", address])
+    assert (result.exit_code, "give the scheduler's address, tcp://HOST:PORT" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" * 5])
+def test_a_server_that_is_no_scheduler(monkeypatch: pytest.MonkeyPatch, answer: bytes | None) -> None:
+    monkeypatch.setattr("csf_tool.running.cluster._CONNECT_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                held.append(client)
+                if answer is not None:
+                    client.sendall(answer)
+                    client.close()
+
+        held: list[socket.socket] = []
+        threading.Thread(target=serve, daemon=True).start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(EnvironmentFault, match=r"no Dask scheduler answers: ."), cluster_executor(address):
+            pass
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_worker_is_no_scheduler(cluster: LocalCluster) -> None:
+    worker = next(iter(cluster.scheduler_info["workers"]))
+    with pytest.raises(EnvironmentFault, match="is no Dask scheduler"), cluster_executor(worker):
+        pass

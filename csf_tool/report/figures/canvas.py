@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from csf_tool.checkpoint.hub_cache import Snapshot
-from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.errors import EnvironmentFault, UsageError, not_installed
 from csf_tool.text import escape
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def require_figures(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise EnvironmentFault("--figure: needs matplotlib (pip install 'csf-tool[plot]' adds it)") from error
+        raise not_installed("matplotlib").within("--figure") from error
 
 
 def save(figure: "Figure", path: Path) -> None:
