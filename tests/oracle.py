@@ -73,12 +73,39 @@ def shard_names(root: Path) -> list[str]:
     else:
         folders = ["", *{f"{name.rpartition('/')[0]}/" for name in _indexed(root) if "/" in name}]
     found = {folder + path.name for folder in folders for path in (root / folder).glob("*.safetensors")}
-    return sorted(name for name in found if (root / name).is_file() and not name.rpartition("/")[2].startswith("."))
+    there = sorted(n for n in found if (root / n).is_file() and not n.rpartition("/")[2].startswith("."))
+    return there if folders == ["tensors/"] else [name for name in there if _counts(root, name)]
+
+
+def _counts(root: Path, name: str) -> bool:
+    """Whether a shard counts: the index lists it, or it holds nothing that the index has a home for.
+
+    Without an index, `model.safetensors` is the list.
+    """
+    listed, decided = set(_indexed(root)), set(_weight_map(root))
+    if not listed and (root / "model.safetensors").is_file():
+        listed, decided = {"model.safetensors"}, set(tensors_of_file((root / "model.safetensors").read_bytes()))
+    if not listed or name in listed:
+        return True
+    try:
+        held = tensors_of_file((root / name).read_bytes())
+    except Exception:  # as in `stored_tensors`
+        return False
+    return {_dense(tensor) for tensor in held}.isdisjoint(map(_dense, decided))
+
+
+def _dense(name: str) -> str:
+    scale, _, last = name.rpartition(".")
+    return scale if last.endswith(("_csf_fixed", "_csf_exceptions")) else name
 
 
 def _indexed(root: Path) -> list[str]:
+    return list(_weight_map(root).values())
+
+
+def _weight_map(root: Path) -> dict[str, str]:
     index = root / "model.safetensors.index.json"
-    return list(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else []
+    return dict(json.loads(index.read_bytes())["weight_map"]) if index.is_file() else {}
 
 
 def stored_tensors(root: Path, names: list[str] | None = None, *, tail: bool = False) -> Tensors:
