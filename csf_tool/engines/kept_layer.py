@@ -55,7 +55,7 @@ class KeptLayer:
         """Let the layer's new parameters lie in the workspace, or say why they cannot."""
         if fault := self.group.fault(self._ranks):
             return fault
-        parameters = [getattr(layer, name, None) for name in SCALES]
+        parameters: list[Any] = [getattr(layer, name, None) for name in SCALES]
         shapes = self.group.shapes(self._ranks)
         for name, parameter, shape in zip(SCALES, parameters, shapes, strict=True):
             if parameter is None or parameter.dtype.itemsize != 1:

@@ -79,7 +79,8 @@ class KeepsCompressed:
 
 def keeping_compressed(method: Any, kept: KeptLayer, dense_because: Any) -> Any:
     """The method, made to keep its layer's scales compressed; `dense_because` is told of a layer that cannot."""
-    keeping = object.__new__(_keeping(type(method)))
+    base: type = type(method)
+    keeping: Any = object.__new__(_keeping(base))
     vars(keeping).update(vars(method), kept=kept, dense_because=dense_because)
     return keeping
 

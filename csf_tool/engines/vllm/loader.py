@@ -7,6 +7,7 @@ scales in the place of streams.
 import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,13 +44,14 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, *args: Any, **kwargs: Any) -> nn.Module:
         """See `BaseModelLoader.load_model`; where it is asked for, scales are kept compressed."""
+        load: Callable[[], nn.Module] = partial(super().load_model, vllm_config, model_config, *args, **kwargs)
         if not self._keeps:
-            return super().load_model(vllm_config, model_config, *args, **kwargs)
+            return load()
         from csf_tool.engines.vllm.keeping import keeping
 
         try:
             with keeping(self, vllm_config, model_config) as self._kept:
-                return super().load_model(vllm_config, model_config, *args, **kwargs)
+                return load()
         finally:
             self._kept = self._opened = None
 
@@ -160,7 +162,8 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         begun, tally = time.perf_counter(), Tally()
         yield from decoded_weights(stored, checkpoint, self._device, tally, wanted)
         seconds = time.perf_counter() - begun
-        logger.info("%s: csf-tool %s of the %.2f s that loading took", checkpoint.path, tally, seconds)
+        if tally.planes or not self._kept:
+            logger.info("%s: csf-tool %s of the %.2f s that loading took", checkpoint.path, tally, seconds)
 
 
 def _dense_name(stored: str) -> str:
