@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from csf_tool.engines.kept_layer import SCALES
 from csf_tool.errors import UsageError
 from tests.building import NVFP4
-from tests.engines.test_kept_layer import DEVICE, EXPERTS, SCALES, dense, groups, layer_for, raw, swizzled
+from tests.engines.test_kept_layer import DEVICE, EXPERTS, dense, groups, layer_for, raw, swizzled
 from tests.engines.test_plugin import vllm as vllm_tree
 
 vllm = vllm_tree  # the fixture: a tree of modules in vLLM's place
@@ -214,7 +215,7 @@ def holder(methods: list[Any]) -> torch.nn.Module:
     model = torch.nn.Module()
     for i, method in enumerate(methods):
         child = torch.nn.Module()
-        child.quant_method = method  # type: ignore[assignment]
+        child.quant_method = method
         model.add_module(str(i), child)
     return model
 

@@ -1,4 +1,4 @@
-"""CSF checkpoints served by vLLM with their scales kept compressed: the tokens and log-probabilities of the dense one."""
+"""CSF checkpoints served by vLLM, their scales kept compressed: tokens and log-probabilities of the dense one."""
 
 import shutil
 import subprocess
