@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from csf_tool.checkpoint.model import AnyPlane, Checkpoint, DensePlane, Plane
-from csf_tool.checkpoint.names import Role, expert_group_of, expert_of, projection_of, role_of
+from csf_tool.checkpoint.names import Role, role_of
 from csf_tool.loading.tensor_parallel import share
 
 Shape = tuple[int, int, int]
@@ -27,15 +27,15 @@ class ExpertGroup:
     def fault(self, ranks: int = 1) -> str | None:
         """Why they are not one stack of gate and up and one of down for each rank; None if they are."""
         by_role = self._by_role()
+        every = {number for planes in by_role.values() for number in planes}
         if missing := [role.value for role in Role if role not in by_role]:
             return f"the checkpoint has no block scales of {' and '.join(missing)}"
-        experts = range(1 + max(expert_of(plane.name) or 0 for plane in self.planes))
         for role, planes in by_role.items():
-            if sorted(expert_of(plane.name) or 0 for plane in planes) != list(experts):
+            if set(planes) != set(range(1 + max(every))):
                 return f"not every expert has block scales of {role.value}"
-            if len({(plane.fmt, plane.rows, plane.cols) for plane in planes}) > 1:
+            if len({(plane.fmt, plane.rows, plane.cols) for plane in planes.values()}) > 1:
                 return f"the experts' scales of {role.value} differ in shape or format"
-            if ranks > 1 and (fault := share(planes[0], ranks).fault):
+            if ranks > 1 and (fault := share(planes[0], role, ranks).fault):
                 return f"the format cannot divide {role.value} among {ranks} ranks: {fault}"
         gate, up, down = (by_role[role][0] for role in (Role.GATE, Role.UP, Role.DOWN))
         if (gate.fmt, gate.rows, gate.cols) != (up.fmt, up.rows, up.cols) or gate.fmt != down.fmt:
@@ -45,15 +45,17 @@ class ExpertGroup:
     def shapes(self, ranks: int = 1) -> tuple[Shape, Shape]:
         """The dense shapes of both stacks on each rank, if there is no fault."""
         by_role = self._by_role()
-        gate, down = (share(by_role[role][0], ranks) for role in (Role.GATE, Role.DOWN))
+        gate, down = (share(by_role[role][0], role, ranks) for role in (Role.GATE, Role.DOWN))
         experts = len(by_role[Role.DOWN])
         return (experts, 2 * gate.rows, gate.cols), (experts, down.rows, down.cols)
 
-    def _by_role(self) -> dict[Role, list[AnyPlane]]:
-        by_role: defaultdict[Role, list[AnyPlane]] = defaultdict(list)
+    def _by_role(self) -> dict[Role, dict[int, AnyPlane]]:
+        """The planes of each role by their experts' numbers."""
+        by_role: defaultdict[Role, dict[int, AnyPlane]] = defaultdict(dict)
         for plane in self.planes:
-            if role := role_of(projection_of(plane.name)):
-                by_role[role].append(plane)
+            expert = self.part.experts.of_tensor(plane.name)
+            if expert and (role := role_of(expert.projection)):
+                by_role[role][expert.number] = plane
         return by_role
 
 
@@ -62,10 +64,10 @@ def expert_groups(checkpoint: Checkpoint) -> dict[str, ExpertGroup]:
     planes: defaultdict[str, list[Plane]] = defaultdict(list)
     dense: defaultdict[str, list[DensePlane]] = defaultdict(list)
     for plane in checkpoint.planes:
-        if name := expert_group_of(plane.name):
+        if name := checkpoint.experts.group_of(plane.name):
             planes[name].append(plane)
     for scale in checkpoint.dense_planes:
-        if (name := expert_group_of(scale.name)) in planes:
+        if (name := checkpoint.experts.group_of(scale.name)) in planes:
             dense[str(name)].append(scale)
     return {name: ExpertGroup(name, part_of(checkpoint, own, dense[name])) for name, own in planes.items()}
 
@@ -73,5 +75,5 @@ def expert_groups(checkpoint: Checkpoint) -> dict[str, ExpertGroup]:
 def part_of(checkpoint: Checkpoint, planes: list[Plane], dense: list[DensePlane]) -> Checkpoint:
     """The checkpoint as if it had no other planes than these."""
     part = replace(checkpoint)
-    part.planes, part.dense_planes = planes, dense
+    part.planes, part.dense_planes, part.experts = planes, dense, checkpoint.experts
     return part

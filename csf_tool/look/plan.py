@@ -183,5 +183,5 @@ def _stack(planes: list[Plane], tp: int, experts: Experts) -> Stack:
         cols=cols,
         compressed_bytes=prepared_bytes(first.fmt, fused, cols, [count // ranks for count in exceptions.values()]),
         undivided=f"{name} {first.rows}x{first.cols}: {fault}" if fault else None,
-        module=expert_group_of(first.name) or "",
+        module=experts.group_of(first.name) or "",
     )

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from csf_tool.checkpoint.experts import USUAL
 from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.checkpoint.names import expert_group_of
 from csf_tool.engines.expert_groups import ExpertGroup, expert_groups, part_of
 from csf_tool.engines.kept_layer import KeptLayer
 from csf_tool.engines.layer_workspace import LayerWorkspace
@@ -145,4 +145,4 @@ def _module_of(group: ExpertGroup, mapper: Any) -> str:
     if mapper is None:
         return group.name
     mapped = mapper.apply_list([group.planes[0].name])
-    return (mapped and expert_group_of(mapped[0])) or next(iter(mapper.apply_list([group.name])), group.name)
+    return (mapped and USUAL.group_of(mapped[0])) or next(iter(mapper.apply_list([group.name])), group.name)

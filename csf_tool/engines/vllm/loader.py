@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from vllm.config import ModelConfig, VllmConfig
-from vllm.config.load import LoadConfig
+from vllm.config import ModelConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id
 
@@ -24,6 +23,9 @@ from csf_tool.engines.vllm.streams import formats_in
 from csf_tool.engines.vllm.versions import vllm_reads, warn_of_untested_version
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.config.load import LoadConfig
+
     from csf_tool.checkpoint.model import Checkpoint
     from csf_tool.engines.vllm.keeping import KeptModel
 
@@ -33,7 +35,7 @@ Weights = Generator[tuple[str, torch.Tensor], None, None]
 class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
     """Loads checkpoints with CSF streams as if they were dense, and all others as `DefaultModelLoader` does."""
 
-    def __init__(self, load_config: LoadConfig) -> None:
+    def __init__(self, load_config: "LoadConfig") -> None:
         self._keeps, load_config = keep_choice.taken(load_config)
         super().__init__(load_config)
         self._device = torch.device("cpu")
@@ -42,7 +44,7 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         self._kept: KeptModel | None = None
         self._opened: tuple[str, Checkpoint] | None = None
 
-    def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, *args: Any, **kwargs: Any) -> nn.Module:
+    def load_model(self, vllm_config: "VllmConfig", model_config: ModelConfig, *args: Any, **kwargs: Any) -> nn.Module:
         """See `BaseModelLoader.load_model`; where it is asked for, scales are kept compressed."""
         load: Callable[[], nn.Module] = partial(super().load_model, vllm_config, model_config, *args, **kwargs)
         if not self._keeps:
