@@ -6,10 +6,10 @@ import triton.language as tl
 
 from csf_tool.gpu.launching import launching_at, require_gpu
 
-_CHUNK = 32
+_CHUNK = 64
 """Choices that are compared with all experts at a time."""
 
-_WARPS = 8
+_WARPS = 16
 
 
 @triton.jit(do_not_specialize=["number", "experts"])
@@ -17,12 +17,13 @@ def count_choices(chosen, expert_start, number, experts, EXPERTS: tl.constexpr, 
     """Write where each expert's rows begin if the choices are sorted. One program; EXPERTS is a power of two."""
     expert = tl.arange(0, EXPERTS)
     choice = tl.arange(0, CHUNK)
-    counts = tl.zeros((EXPERTS,), dtype=tl.int32)
+    matches = tl.zeros((CHUNK, EXPERTS), dtype=tl.int32)  # added up once: a sum among warps waits for all of them
     for begin in range(0, number, CHUNK):
         some = tl.load(chosen + begin + choice, mask=begin + choice < number, other=0).to(tl.int32)
         match = (some[:, None] == expert[None, :]) & (begin + choice < number)[:, None]
-        counts += tl.sum(match.to(tl.int32), 0)
-    tl.store(expert_start + expert + 1, tl.cumsum(counts, 0), mask=expert < experts)
+        matches += match.to(tl.int32)
+    ends = tl.cumsum(tl.sum(matches, 0), 0)
+    tl.store(expert_start + expert + 1, ends, mask=expert < experts)
     tl.store(expert_start + expert, 0, mask=expert == 0)
 
 
