@@ -313,3 +313,25 @@ def test_experts_that_are_no_stacks_are_a_reason(tmp_path: Path) -> None:
 def test_a_layer_that_is_dense_is_no_group(tmp_path: Path) -> None:
     found = groups(tmp_path, layers=2, keep=lambda module: "layers.1" in module)
     assert [group.name for group in found] == ["model.layers.1.mlp.experts"]
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="CUDA graphs need a GPU")
+def test_a_graph_decodes_what_is_chosen_when_it_runs(tmp_path: Path) -> None:
+    (group,) = groups(tmp_path)
+    workspace, layer = LayerWorkspace(DEVICE), layer_for(group)
+    kept = ready(group, workspace, layer)
+    chosen = torch.zeros(2, 1, dtype=torch.int32, device=DEVICE)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept.decode(chosen)
+    before = torch.cuda.memory_allocated()
+    for experts in ([1, 1], [0, 3], [2, -1]):
+        workspace.buffer.fill_(0xA5)
+        chosen.copy_(torch.tensor(experts, device=DEVICE).view(2, 1))
+        graph.replay()
+        for name, expected in zip(SCALES, dense(group), strict=True):
+            found = raw(getattr(layer, name))
+            for expert in range(EXPERTS):
+                wanted = expected[expert] if expert in experts else torch.full_like(expected[expert], 0xA5)
+                assert torch.equal(found[expert], wanted)
+    assert torch.cuda.memory_allocated() == before
