@@ -39,6 +39,7 @@ class KeptLayer:
         self, group: ExpertGroup, workspace: LayerWorkspace, rank: int = 0, ranks: int = 1, *, padded: bool = False
     ) -> None:
         """`padded`: the engine may want the 128x4 layout, for which the scales are padded to whole tiles."""
+        self.name = group.name
         self.group = group
         self._workspace = workspace
         self._rank, self._ranks, self._padded = rank, ranks, padded
@@ -109,6 +110,10 @@ class KeptLayer:
         if not all(self._workspace.holds(getattr(layer, name)) for name in SCALES):
             self._targets = []
         return bool(self._targets)
+
+    def forget(self) -> None:
+        """Let go of the checkpoint, which is a lot of small objects: nothing more is loaded."""
+        del self.group
 
     def decode(self, chosen: torch.Tensor | None = None) -> None:
         """Decode the scales into the workspace, of the experts that were chosen alone where that is less work.

@@ -76,6 +76,13 @@ class KeptModel:
         return group is not None and group in self._layers and self._layers[group][1].kept is not None
 
     def finish(self) -> None:
+        """Say what is kept, and let go of the checkpoint: the layers serve from now on."""
+        self._report()
+        for layer, method in self._layers.values():
+            layer.forget()
+            del method.dense_because
+
+    def _report(self) -> None:
         """Say what is kept, and what it takes beside what `csf-tool plan` predicts."""
         kept = [layer for layer, method in self._layers.values() if method.kept]
         if not kept:

@@ -39,7 +39,7 @@ class KeepsCompressed:
     def process_weights_after_loading(self: Any, layer: Any) -> None:
         """Have the engine process the scales as if they were dense."""
         if self.kept and self.kept.is_done:
-            raise UsageError(f"{self.kept.group.name}: {NO_RELOADING}")
+            raise UsageError(f"{self.kept.name}: {NO_RELOADING}")
         if self.kept:
             self.kept.fill(layer)
         super().process_weights_after_loading(layer)  # type: ignore[misc]
@@ -74,7 +74,7 @@ class KeepsCompressed:
     def leave_dense(self: Any, reason: str) -> None:
         """Have the layer's scales dense."""
         kept, self.kept = self.kept, None
-        self.dense_because(kept.group.name, reason)
+        self.dense_because(kept.name, reason)
 
 
 def keeping_compressed(method: Any, kept: KeptLayer, dense_because: Any) -> Any:
@@ -100,8 +100,8 @@ def refuse_reloading(model: torch.nn.Module) -> None:
     for module in model.modules():
         kept = getattr(getattr(module, "quant_method", None), "kept", None)
         if kept and kept.is_done:
-            logger.error("%s: %s", kept.group.name, NO_RELOADING)
-            raise UsageError(f"{kept.group.name}: {NO_RELOADING}")
+            logger.error("%s: %s", kept.name, NO_RELOADING)
+            raise UsageError(f"{kept.name}: {NO_RELOADING}")
 
 
 def _choices(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
