@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from csf_tool.engines.kept_layer import KeptLayer
-from csf_tool.engines.vllm.plugin import logger
 from csf_tool.errors import UsageError
 
 HOOKS = (
@@ -100,7 +99,6 @@ def refuse_reloading(model: torch.nn.Module) -> None:
     for module in model.modules():
         kept = getattr(getattr(module, "quant_method", None), "kept", None)
         if kept and kept.is_done:
-            logger.error("%s: %s", kept.name, NO_RELOADING)
             raise UsageError(f"{kept.name}: {NO_RELOADING}")
 
 
