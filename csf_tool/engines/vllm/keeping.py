@@ -107,9 +107,9 @@ class KeptModel:
 
 
 @contextmanager
-def keeping(loader: Any, vllm_config: Any, model_config: Any) -> Iterator[KeptModel | None]:
+def keeping(checkpoint: Checkpoint, vllm_config: Any, model_config: Any) -> Iterator[KeptModel | None]:
     """While a model is built and loaded: have its layers keep their scales; None where that is not for this model."""
-    kept = _kept_model(loader, vllm_config, model_config)
+    kept = _kept_model(checkpoint, vllm_config, model_config)
     if kept is None:
         yield None
         return
@@ -123,11 +123,10 @@ def keeping(loader: Any, vllm_config: Any, model_config: Any) -> Iterator[KeptMo
     kept.finish()
 
 
-def _kept_model(loader: Any, vllm_config: Any, model_config: Any) -> KeptModel | None:
+def _kept_model(checkpoint: Checkpoint, vllm_config: Any, model_config: Any) -> KeptModel | None:
     from vllm.model_executor.model_loader.utils import get_model_architecture
 
-    checkpoint = loader.csf_checkpoint(model_config)
-    if checkpoint is None or vllm_config.quant_config is None:
+    if vllm_config.quant_config is None:
         return None
     if reason := why_not(vllm_config, model_config):
         KeptModel(checkpoint).dense_because("the model", reason)

@@ -47,12 +47,13 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
     def load_model(self, vllm_config: "VllmConfig", model_config: ModelConfig, *args: Any, **kwargs: Any) -> nn.Module:
         """See `BaseModelLoader.load_model`; where it is asked for, scales are kept compressed."""
         load: Callable[[], nn.Module] = partial(super().load_model, vllm_config, model_config, *args, **kwargs)
-        if not self._keeps:
+        checkpoint = self._csf_checkpoint(model_config) if self._keeps else None
+        if checkpoint is None:
             return load()
         from csf_tool.engines.vllm.keeping import keeping
 
         try:
-            with keeping(self, vllm_config, model_config) as self._kept:
+            with keeping(checkpoint, vllm_config, model_config) as self._kept:
                 return load()
         finally:
             self._kept = self._opened = None
@@ -66,7 +67,7 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         weights: Weights = super().get_all_weights(model_config, model)
         return weights
 
-    def csf_checkpoint(self, model_config: ModelConfig) -> "Checkpoint | None":
+    def _csf_checkpoint(self, model_config: ModelConfig) -> "Checkpoint | None":
         """The checkpoint of a model's weights; None if it has no streams, or vLLM reads them by itself."""
         folder, files, use_safetensors, *_ = self._prepare_weights(
             model_config.model, None, model_config.revision, True, None
