@@ -72,9 +72,9 @@ def measure_memory(csf: Path) -> None:
     plan = make_plan(checkpoint)
     print("\nGPU memory                        peak          at rest        predicted   peak off by")
     report("decode when loading", lambda: csf_tool.load_file(csf, DEVICE), plan.tensor_bytes + plan.dense_bytes)
-    kept = plan.tensor_bytes + plan.compressed_bytes + plan.workspace_bytes
+    scales = plan.compressed_bytes + max(stack.dense_bytes for stack in plan.stacks)  # one stack at a time, here
+    kept = plan.tensor_bytes + scales
     report("keep compressed", lambda: keep_compressed(checkpoint, len(checkpoint.shards)), kept)
-    scales = plan.compressed_bytes + plan.workspace_bytes
     report("  of these, the scales", lambda: load_stacks(checkpoint, len(checkpoint.shards)), scales)
 
 

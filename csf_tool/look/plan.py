@@ -1,13 +1,14 @@
 """plan: what the block scales take in GPU memory, decoded when loading or kept compressed. From headers alone.
 
 Expanded, every stack's dense scales stay in memory. Kept compressed, its streams and the starts of its
-exceptions do, and all stacks share one workspace, which holds the dense scales of one of them at a time.
+exceptions do, and all stacks share one workspace, which holds the dense scales of one layer at a time: an engine's
+experts take those of gate and up and those of down in one call.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from csf_tool.checkpoint.experts import Experts
 from csf_tool.checkpoint.model import Checkpoint, Plane
@@ -38,6 +39,8 @@ class Stack:
     """Bytes of the prepared stack: streams, and the starts of its exceptions."""
     undivided: str | None = None
     """Why it cannot be divided among the GPUs, so that each holds the whole stack."""
+    module: str = ""
+    """The module of routed experts, whose stacks are in the workspace at the same time; empty for other stacks."""
 
     @property
     def divided(self) -> bool:
@@ -92,8 +95,8 @@ class Plan:
 
     @property
     def workspace_bytes(self) -> int:
-        """Dense bytes of the largest resident stack."""
-        return max((stack.dense_bytes for stack in self.stacks[: self.resident]), default=0)
+        """Dense bytes of the largest resident layer."""
+        return max(islice(self._workspaces(), self.resident), default=0)
 
     @property
     def kept_bytes(self) -> int:
@@ -124,8 +127,15 @@ class Plan:
         """For 1 to all stacks: how many are resident, their bytes expanded, and compressed with the workspace."""
         dense = accumulate(stack.dense_bytes for stack in self.stacks)
         kept = accumulate(stack.compressed_bytes for stack in self.stacks)
-        workspace = accumulate((stack.dense_bytes for stack in self.stacks), max)
+        workspace = accumulate(self._workspaces(), max)
         return [(n, d, k + w) for n, (d, k, w) in enumerate(zip(dense, kept, workspace, strict=True), 1)]
+
+    def _workspaces(self) -> Iterator[int]:
+        """For each stack: its dense bytes, and those of the stacks before it that are in the workspace beside it."""
+        beside: Counter[str] = Counter()
+        for stack in self.stacks:
+            beside[stack.module] += stack.dense_bytes
+            yield beside[stack.module] if stack.module else stack.dense_bytes
 
 
 def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: int | None = None, tp: int = 1) -> Plan:
@@ -210,4 +220,5 @@ def _stack(planes: list[Plane], tp: int, experts: Experts) -> Stack:
         cols=cols,
         compressed_bytes=prepared_bytes(first.fmt, fused, cols, [count // ranks for count in exceptions.values()]),
         undivided=f"{name} {first.rows}x{first.cols}: {fault}" if fault else None,
+        module=experts.group_of(first.name) or "",
     )

@@ -39,7 +39,9 @@ TINY = Size()
 
 def codes(groups: torch.Tensor) -> torch.Tensor:
     """E2M1 codes of scaled values, two a byte."""
-    index = torch.bucketize(groups.abs(), MIDDLES).to(torch.uint8) | ((groups < 0).to(torch.uint8) << 3)
+    index = torch.bucketize(groups.abs(), MIDDLES.to(groups.device)).to(torch.uint8) | (
+        (groups < 0).to(torch.uint8) << 3
+    )
     flat = index.flatten(1)
     return flat[:, 0::2] | (flat[:, 1::2] << 4)
 

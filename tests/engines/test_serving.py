@@ -121,7 +121,7 @@ def test_unused_the_plugin_imports_nothing_further(offline: tuple[list[Any], str
         "csf_tool.engines",
         "csf_tool.engines.vllm",
         *(f"csf_tool.engines.vllm.{n}" for n in ("plugin", "formats", "containers", "loader", "model")),
-        *(f"csf_tool.engines.vllm.{n}" for n in ("streams", "versions")),
+        *(f"csf_tool.engines.vllm.{n}" for n in ("keep_choice", "streams", "versions")),
     }
 
 

@@ -27,6 +27,8 @@ pytestmark = [
 ]
 
 LOADER = "model_executor/model_loader/default_loader.py"
+EXPERTS = "model_executor/layers/fused_moe"
+QUANTISATION = "model_executor/layers/quantization"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 PARAMETERS = {
@@ -35,6 +37,17 @@ PARAMETERS = {
     ),
     (LOADER, "DefaultModelLoader._get_weights_iterator"): "self source",
     (LOADER, "DefaultModelLoader.load_weights"): "self model model_config",
+    (LOADER, "DefaultModelLoader.get_all_weights"): "self model_config model",
+    ("model_executor/model_loader/base_loader.py", "BaseModelLoader.load_model"): (
+        "self vllm_config model_config prefix"
+    ),
+    ("model_executor/model_loader/utils.py", "get_model_architecture"): "model_config",
+    ("model_executor/models/utils.py", "WeightsMapper.apply_list"): "self values",
+    (f"{EXPERTS}/fused_moe_method_base.py", "FusedMoEMethodBase.apply"): (
+        "self layer x topk_weights topk_ids shared_experts shared_experts_input"
+    ),
+    (f"{EXPERTS}/fused_moe_method_base.py", "FusedMoEMethodBase.get_fused_moe_quant_config"): "self layer",
+    (f"{EXPERTS}/routed_experts.py", "RoutedExperts._get_quant_method"): "self prefix quant_config moe_config",
     (LOADER, "DefaultModelLoader.__init__"): "self load_config",
     ("model_executor/model_loader/__init__.py", "register_model_loader"): "load_format",
     ("model_executor/model_loader/weight_utils.py", "download_weights_from_hf"): (
@@ -56,7 +69,20 @@ FIELDS = {
     ("engine/arg_utils.py", "EngineArgs"): (
         "model revision tokenizer served_model_name speculative_config download_dir ignore_patterns"
     ),
-    ("config/load.py", "LoadConfig"): "load_format download_dir ignore_patterns",
+    ("config/load.py", "LoadConfig"): "load_format download_dir ignore_patterns device model_loader_extra_config",
+    ("config/parallel.py", "ParallelConfig"): (
+        "enable_eplb enable_expert_parallel data_parallel_size prefill_context_parallel_size"
+    ),
+    ("config/model.py", "ModelConfig"): "enable_sleep_mode runner",
+    ("config/offload.py", "UVAOffloadConfig"): "cpu_offload_gb",
+    ("config/offload.py", "PrefetchOffloadConfig"): "offload_group_size",
+    ("config/offload.py", "OffloadConfig"): "uva prefetch",
+    ("config/speculative.py", "SpeculativeConfig"): "draft_model_config",
+    ("config/vllm.py", "VllmConfig"): (
+        "parallel_config load_config device_config quant_config offload_config lora_config speculative_config "
+        "weight_transfer_config"
+    ),
+    (f"{EXPERTS}/config.py", "FusedMoEParallelConfig"): "tp_size tp_rank",
 }
 """Fields that it reads or sets."""
 
@@ -126,3 +152,32 @@ def test_it_does_not_read_csf(root: Path) -> None:
     """When this fails, csf_tool steps aside, and docs/serving.md has to say so."""
     texts = (path.read_text(errors="replace") for path in root.rglob("*.py"))
     assert not any("nvfp4_csf" in text or "mxfp4_csf" in text for text in texts)
+
+
+METHODS = {
+    "modelopt.py": "ModelOptNvFp4FusedMoE",
+    "compressed_tensors/compressed_tensors_moe/compressed_tensors_moe_w4a4_nvfp4.py": (
+        "CompressedTensorsW4A4Nvfp4MoEMethod"
+    ),
+}
+
+
+@pytest.mark.parametrize("file", METHODS)
+def test_methods_of_experts_have_what_keeping_scales_compressed_overrides(root: Path, file: str) -> None:
+    node = found(root, f"{QUANTISATION}/{file}", METHODS[file])
+    assert isinstance(node, ast.ClassDef)
+    functions = {function.name: function for function in node.body if isinstance(function, Function)}
+    hooks = ["create_weights", "process_weights_after_loading", "get_fused_moe_quant_config", "apply"]
+    assert {*hooks, "apply_monolithic"} <= functions.keys()
+    text = "".join(map(ast.unparse, functions.values()))
+    assert "self.get_fused_moe_quant_config(layer)" in text
+    assert all(f"layer.{name}" in text for name in ("w13_weight_scale", "w2_weight_scale"))
+    assert "self.nvfp4_backend" in text
+
+
+def test_back_ends_have_the_names_that_are_known(root: Path) -> None:
+    node = found(root, f"{EXPERTS}/oracle/nvfp4.py", "NvFp4MoeBackend")
+    assert isinstance(node, ast.ClassDef)
+    names = {ast.unparse(n.targets[0]) for n in node.body if isinstance(n, ast.Assign)}
+    known = {"EMULATION", "VLLM_CUTLASS", "FLASHINFER_CUTLASS", "FLASHINFER_B12X", "FLASHINFER_CUTEDSL_BATCHED"}
+    assert known <= names

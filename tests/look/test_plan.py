@@ -61,7 +61,9 @@ def test_staging_pays_from_the_crossing_on(tmp_path: Path) -> None:
     found = plan(moe(tmp_path))
     dense = [3 * 128 * 8, 3 * 64 * 8] * 2
     kept = [stack.compressed_bytes for stack in found.stacks]
-    totals = [(sum(dense[:n]), sum(kept[:n]) + max(dense[:n])) for n in range(1, 5)]
+    workspace = [dense[0]] + 3 * [dense[0] + dense[1]]  # both stacks of a layer
+    totals = [(sum(dense[:n]), sum(kept[:n]) + workspace[n - 1]) for n in range(1, 5)]
+    assert [plan(tmp_path, n).workspace_bytes for n in range(1, 5)] == workspace
     assert found.growth() == [(n, *total) for n, total in enumerate(totals, 1)]
     assert found.wins_from == next((n for n in range(1, 5) if all(k < d for d, k in totals[n - 1 :])), None)
     assert [plan(tmp_path, n).saved_bytes for n in range(1, 5)] == [d - k for d, k in totals]

@@ -7,6 +7,7 @@ scales in the place of streams.
 import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,13 +16,18 @@ from vllm.config import ModelConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id
 
+from csf_tool.engines.vllm import keep_choice
 from csf_tool.engines.vllm.model import device_of, missing_on_this_rank
 from csf_tool.engines.vllm.plugin import logger
 from csf_tool.engines.vllm.streams import formats_in
 from csf_tool.engines.vllm.versions import vllm_reads, warn_of_untested_version
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.config.load import LoadConfig
+
     from csf_tool.checkpoint.model import Checkpoint
+    from csf_tool.engines.vllm.keeping import KeptModel
 
 Weights = Generator[tuple[str, torch.Tensor], None, None]
 
@@ -29,11 +35,53 @@ Weights = Generator[tuple[str, torch.Tensor], None, None]
 class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
     """Loads checkpoints with CSF streams as if they were dense, and all others as `DefaultModelLoader` does."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, load_config: "LoadConfig") -> None:
+        self._keeps, load_config = keep_choice.taken(load_config)
+        super().__init__(load_config)
         self._device = torch.device("cpu")
         self._is_missing: Callable[[str], bool] = lambda _: False
         self._prepared: tuple[tuple[Any, ...], Any] | None = None
+        self._kept: KeptModel | None = None
+        self._opened: tuple[str, Checkpoint] | None = None
+
+    def load_model(self, vllm_config: "VllmConfig", model_config: ModelConfig, *args: Any, **kwargs: Any) -> nn.Module:
+        """See `BaseModelLoader.load_model`; where it is asked for, scales are kept compressed."""
+        load: Callable[[], nn.Module] = partial(super().load_model, vllm_config, model_config, *args, **kwargs)
+        checkpoint = self._csf_checkpoint(model_config) if self._keeps else None
+        if checkpoint is None:
+            return load()
+        from csf_tool.engines.vllm.keeping import keeping
+
+        try:
+            with keeping(checkpoint, vllm_config, model_config) as self._kept:
+                return load()
+        finally:
+            self._kept = self._opened = None
+
+    def get_all_weights(self, model_config: ModelConfig, model: nn.Module) -> Weights:
+        """See `DefaultModelLoader.get_all_weights`; called for a model that serves, too, to load it anew."""
+        if self._keeps:
+            from csf_tool.engines.vllm.kept_experts import refuse_reloading
+
+            refuse_reloading(model)
+        weights: Weights = super().get_all_weights(model_config, model)
+        return weights
+
+    def _csf_checkpoint(self, model_config: ModelConfig) -> "Checkpoint | None":
+        """The checkpoint of a model's weights; None if it has no streams, or vLLM reads them by itself."""
+        folder, files, use_safetensors, *_ = self._prepare_weights(
+            model_config.model, None, model_config.revision, True, None
+        )
+        formats = formats_in(files) if use_safetensors else set()
+        return None if all(map(vllm_reads, formats)) else self._checkpoint(folder)
+
+    def _checkpoint(self, folder: str) -> "Checkpoint":
+        """The checkpoint in a folder; what vLLM leaves out of it is not asked for."""
+        from csf_tool.loading.tensors import opened
+
+        if not (self._opened and self._opened[0] == folder):
+            self._opened = folder, opened(folder)
+        return self._opened[1]
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
         """See `DefaultModelLoader.load_weights`."""
@@ -87,22 +135,24 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
             self._prepared = None
 
     def _with_scales(self, source: DefaultModelLoader.Source, folder: str) -> Weights:
-        from csf_tool.loading.tensors import opened
-
         warn_of_untested_version()
-        checkpoint = opened(folder)  # what vLLM leaves out of it is not asked for
+        checkpoint = self._checkpoint(folder)
         is_unused = getattr(source, "is_unused_weight", None)
         plain = replace(source, prefix="")
         if is_unused:
             plain.is_unused_weight = lambda stored: is_unused(_dense_name(stored))
         stored = super()._get_weights_iterator(plain)
+        kept = self._kept if self._kept and self._kept.checkpoint is checkpoint else None
+        if kept:
+            stored = ((name, tensor) for name, tensor in stored if not kept.loads(name))
 
         def wanted(scale: str) -> bool:
-            return not (is_unused and is_unused(scale)) and self._is_kept(source.prefix + scale)
+            unused = (is_unused and is_unused(scale)) or (kept and kept.loads(scale))
+            return not unused and self._has_room_for(source.prefix + scale)
 
         return ((source.prefix + name, tensor) for name, tensor in self._decode(stored, checkpoint, wanted))
 
-    def _is_kept(self, scale: str) -> bool:
+    def _has_room_for(self, scale: str) -> bool:
         """Whether this rank has room for a scale: its layer is here, and its expert where vLLM filters experts."""
         if self._is_missing(scale):
             return False
@@ -115,7 +165,8 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         begun, tally = time.perf_counter(), Tally()
         yield from decoded_weights(stored, checkpoint, self._device, tally, wanted)
         seconds = time.perf_counter() - begun
-        logger.info("%s: csf-tool %s of the %.2f s that loading took", checkpoint.path, tally, seconds)
+        if tally.planes or not self._kept:
+            logger.info("%s: csf-tool %s of the %.2f s that loading took", checkpoint.path, tally, seconds)
 
 
 def _dense_name(stored: str) -> str:

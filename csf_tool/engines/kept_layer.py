@@ -1,0 +1,164 @@
+"""The scales of a layer's experts, kept compressed beside an engine's layer whose parameters lie in the workspace.
+
+Its life follows the engine's: the parameters are made and laid into the workspace (`lay`); when all weights are there,
+the scales are decoded once into them, so that the engine can process them as if they were dense (`fill`); whatever
+layout that gives is looked for among those that csf_tool writes (`settle`); and from then on the scales are decoded
+before the experts run (`decode`). A layer whose layout is none of them is left with dense scales of its own.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from csf_tool.codec import tiles
+from csf_tool.engines.expert_groups import ExpertGroup
+from csf_tool.engines.layer_workspace import LayerWorkspace
+from csf_tool.gpu.routing import expert_start_of
+from csf_tool.gpu.scales import CsfScales, DenseLayout, decompress_csf_scales
+from csf_tool.loading.stacks import Order, load_stack
+
+SCALES = ("w13_weight_scale", "w2_weight_scale")
+"""The layer's parameters: gate and up, and down."""
+
+_LAYOUTS: tuple[DenseLayout, ...] = ("linear", "swizzled")
+_ORDERS: tuple[Order, ...] = (("gate", "up"), ("up", "gate"))
+
+
+class _Target(NamedTuple):
+    stack: CsfScales
+    layout: DenseLayout
+    out: torch.Tensor
+    """The place in the workspace, bytes."""
+
+
+class KeptLayer:
+    """The scales of one layer, on one rank."""
+
+    def __init__(
+        self, group: ExpertGroup, workspace: LayerWorkspace, rank: int = 0, ranks: int = 1, *, padded: bool = False
+    ) -> None:
+        """`padded`: the engine may want the 128x4 layout, for which the scales are padded to whole tiles."""
+        self.name = group.name
+        self.group = group
+        self._workspace = workspace
+        self._rank, self._ranks, self._padded = rank, ranks, padded
+        self._filled: list[CsfScales] = []
+        self._targets: list[_Target] = []
+        self.is_done = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its stacks."""
+        return sum(target.stack.nbytes for target in self._targets)
+
+    def lay(self, layer: Any) -> str | None:
+        """Let the layer's new parameters lie in the workspace, or say why they cannot."""
+        if fault := self.group.fault(self._ranks):
+            return fault
+        parameters: list[Any] = [getattr(layer, name, None) for name in SCALES]
+        shapes = self.group.shapes(self._ranks)
+        for name, parameter, shape in zip(SCALES, parameters, shapes, strict=True):
+            if parameter is None or parameter.dtype.itemsize != 1:
+                return f"the layer has no {name} of bytes"
+            if tuple(parameter.shape) != shape:
+                return f"its {name} is {list(parameter.shape)}, not {list(shape)} as in the checkpoint"
+        room = [e * _product(tiles.padded_shape(rows, cols)) for e, rows, cols in shapes] if self._padded else None
+        if not self._workspace.lay(parameters, room):
+            return "the workspace cannot grow any more"
+        return None
+
+    def fill(self, layer: Any) -> None:
+        """Load the stacks, and decode them into the parameters, row-major: what the engine would have loaded.
+
+        Raises:
+            StreamError: a plane breaks a rule of the format.
+            CheckpointError: a shard cannot be read.
+            EnvironmentFault: the system cannot read it.
+        """
+        self._workspace.fix()
+        self._filled = [self._load("gate_up"), self._load("down")]
+        for name, stack in zip(SCALES, self._filled, strict=True):
+            decompress_csf_scales(stack, out=_bytes(getattr(layer, name)))
+
+    def settle(self, layer: Any) -> str | None:
+        """Find the layout that the engine has made of the scales, and let them lie in the workspace so.
+
+        Where it is none that csf_tool writes, the scales get memory of their own and stay dense; says why.
+        """
+        if self.is_done:
+            return None
+        self.is_done = True
+        parameters = [getattr(layer, name) for name in SCALES]
+        found = [next(self._matching(*pair), None) for pair in zip(self._filled, parameters, strict=True)]
+        self._filled = []
+        matches = [match for match in found if match]
+        if len(matches) == len(SCALES) and self._workspace.lay(parameters):
+            self._targets = [
+                _Target(stack, layout, _bytes(parameter))
+                for (stack, layout), parameter in zip(matches, parameters, strict=True)
+            ]
+            self._warm_up()
+            return None
+        for parameter in parameters:
+            if self._workspace.holds(parameter):
+                parameter.data = parameter.data.clone()
+        return "its scales are in no layout that csf-tool writes"
+
+    def finish(self, layer: Any) -> bool:
+        """Whether the parameters still lie in the workspace; if the engine has moved them, nothing is compressed."""
+        if not all(self._workspace.holds(getattr(layer, name)) for name in SCALES):
+            self._targets = []
+        return bool(self._targets)
+
+    def forget(self) -> None:
+        """Let go of the checkpoint, which is a lot of small objects: nothing more is loaded."""
+        del self.group
+
+    def decode(self, chosen: torch.Tensor | None = None) -> None:
+        """Decode the scales into the workspace, of the experts that were chosen alone where that is less work.
+
+        Allocates nothing and waits for nothing.
+        """
+        if not self._targets:
+            return
+        start = None
+        experts = self._targets[0].stack.experts
+        if chosen is not None and chosen.numel() <= experts and chosen.is_contiguous():
+            start = expert_start_of(chosen, self._workspace.expert_start(experts))
+        for stack, layout, out in self._targets:
+            decompress_csf_scales(stack, out=out, expert_start=start, layout=layout)
+
+    def _load(self, projection: Any, order: Order = _ORDERS[0]) -> CsfScales:
+        return load_stack(
+            self.group.part, self.group.name, projection,
+            device=self._workspace.buffer.device, tp_rank=self._rank, tp_size=self._ranks, order=order,
+        )  # fmt: skip
+
+    def _matching(self, stack: CsfScales, parameter: torch.Tensor) -> Iterator[tuple[CsfScales, DenseLayout]]:
+        """The stack in the layouts, and where it has gate and up the orders, that give the parameter's bytes."""
+        if not parameter.is_contiguous() or parameter.dtype.itemsize != 1:
+            return
+        data = _bytes(parameter)
+        for order in _ORDERS if stack is self._filled[0] else _ORDERS[:1]:
+            layouts = [layout for layout in _LAYOUTS if stack.workspace_bytes(layout) == len(data)]
+            if layouts and order != _ORDERS[0]:
+                stack = self._load("gate_up", order)
+            for layout in layouts:
+                if torch.equal(_bytes(decompress_csf_scales(stack, layout=layout)), data):
+                    yield stack, layout
+
+    def _warm_up(self) -> None:
+        """Compile the kernels that `decode` may launch, before a graph is captured."""
+        if self._workspace.buffer.is_cuda:
+            self.decode()
+            for dtype in (torch.int32, torch.int64):
+                self.decode(torch.zeros(1, dtype=dtype, device=self._workspace.buffer.device))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().view(-1).view(torch.uint8)
+
+
+def _product(shape: tuple[int, int]) -> int:
+    return shape[0] * shape[1]

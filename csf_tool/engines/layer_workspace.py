@@ -1,0 +1,70 @@
+"""One buffer over which the dense scales of all layers lie: those of the layer that runs are in it, no others.
+
+An engine's experts do both their products in one call, so a layer's two stacks are in it at once, one behind the other.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+
+_ALIGNMENT = 256
+"""Bytes at a multiple of which each stack begins, as in memory that torch allocates."""
+
+
+class LayerWorkspace:
+    """The buffer on a device, as large as the largest layer's scales."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.buffer = torch.empty(0, dtype=torch.uint8, device=device)
+        self._lying: list[tuple[torch.Tensor, int]] = []
+        self._starts: dict[int, torch.Tensor] = {}
+        self._is_fixed = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device, of the routing as well."""
+        return self.buffer.nbytes + sum(start.nbytes for start in self._starts.values())
+
+    def expert_start(self, experts: int) -> torch.Tensor:
+        """Room for the routing of so many experts, the same each time."""
+        if experts not in self._starts:
+            self._starts[experts] = torch.zeros(experts + 1, dtype=torch.int32, device=self.buffer.device)
+        return self._starts[experts]
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in it."""
+        return tensor.untyped_storage().data_ptr() == self.buffer.untyped_storage().data_ptr() and tensor.numel() > 0
+
+    def fix(self) -> None:
+        """Let it grow no more: kernels are about to get its addresses."""
+        self._lying.clear()
+        self._is_fixed = True
+
+    def lay(self, tensors: Sequence[torch.Tensor], room: Sequence[int] | None = None) -> bool:
+        """Have a layer's tensors lie in it, their contents lost; False if it may not grow so much any more.
+
+        `room` says for each how many bytes it may need one day, at least those that it has.
+        """
+        needed = [max(own, tensor.nbytes) for own, tensor in zip(room or [0] * len(tensors), tensors, strict=True)]
+        ends = list(accumulate(-(-nbytes // _ALIGNMENT) * _ALIGNMENT for nbytes in needed))
+        if not self._reserve(ends[-1]):
+            return False
+        for tensor, offset in zip(tensors, [0, *ends], strict=False):
+            if not self._is_fixed:
+                self._lying.append((tensor, offset))
+            self._view(tensor, offset)
+        return True
+
+    def _reserve(self, nbytes: int) -> bool:
+        if nbytes <= len(self.buffer):
+            return True
+        if self._is_fixed:
+            return False
+        self.buffer = torch.empty(nbytes, dtype=torch.uint8, device=self.buffer.device)
+        for tensor, offset in self._lying:
+            self._view(tensor, offset)
+        return True
+
+    def _view(self, tensor: torch.Tensor, offset: int) -> None:
+        tensor.data = self.buffer[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
