@@ -19,7 +19,7 @@ from csf_tool.codec.values import scale_values
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import read_scales
 from csf_tool.errors import CheckpointError
-from csf_tool.progress import OnBytes, Progress, SharedProgress
+from csf_tool.progress import Amount, OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import local_executor, run_jobs
 
 _VALUES = 256
@@ -94,7 +94,8 @@ def count_scale_bytes(checkpoint: Checkpoint, decoder: Decoder, progress: Progre
     for dense in checkpoint.dense_planes:
         shards[dense.scale.shard.name].dense.append(dense)
     shared, cancel = SharedProgress(progress), CancelToken(checkpoint.stop_fetching)
-    shared.start("count", sum(plane.dense_bytes for shard in shards.values() for plane in shard.all))
+    nbytes = sum(plane.dense_bytes for shard in shards.values() for plane in shard.all)
+    shared.start("count", Amount(nbytes, len(shards)))
     counts: dict[LayerFormat, NDArray[np.int64]] = defaultdict(lambda: np.zeros(_VALUES, np.int64))
     problems: list[Problem] = []
 
@@ -102,10 +103,12 @@ def count_scale_bytes(checkpoint: Checkpoint, decoder: Decoder, progress: Progre
         for group, by_value in counter.counts.items():
             counts[group] += by_value
         problems.extend(counter.problems)
+        shared.shard_done()
 
     on_bytes, experts = cancel.checked(shared.advance), checkpoint.experts
     with local_executor(jobs) as pool:
-        run_jobs(shards.values(), lambda shard: _Counter(shard, experts, on_bytes).run(decoder), add, pool, cancel)
+        work = lambda shard: _Counter(shard, experts, on_bytes).run(decoder)  # noqa: E731
+        run_jobs(shards.values(), work, add, pool, cancel, shared.wait)
     groups = sorted(counts, key=lambda group: (natural_key(group.layer), group.fmt.name))
     problems.sort(key=lambda problem: (problem.file, problem.tensor))
     return ScaleBytes({group: ByteCounts(counts[group], group.fmt) for group in groups}, problems)

@@ -14,7 +14,7 @@ from csf_tool.codes import Code
 from csf_tool.disk.hashing import sha256_of
 from csf_tool.disk.reader import is_file, read_document
 from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.progress import Progress
+from csf_tool.progress import Amount, Progress
 from csf_tool.text import count
 
 
@@ -129,8 +129,12 @@ def _indexed(checkpoint: Checkpoint) -> list[Shard]:
 
 def _computed(checkpoint: Checkpoint, shards: list[Shard], progress: Progress) -> dict[str, str]:
     """The SHA-256 of shards, computed from their bytes."""
-    progress.start("hash", sum(shard.size for shard in shards))
-    return {shard.name: sha256_of(checkpoint.root / shard.name, shard.name, progress.advance) for shard in shards}
+    progress.start("hash", Amount(sum(shard.size for shard in shards), len(shards)))
+    found = {}
+    for shard in shards:
+        found[shard.name] = sha256_of(checkpoint.root / shard.name, shard.name, progress.advance)
+        progress.shard_done()
+    return found
 
 
 def _recorded(checkpoint: Checkpoint, shards: list[Shard]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.near_names import nearest
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.progress import Progress, SharedProgress
+from csf_tool.progress import Amount, Progress, SharedProgress
 from csf_tool.prove.beside import FETCHED_SUFFIXES, is_far, unclaimed_files
 from csf_tool.prove.compare import mismatch
 from csf_tool.prove.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
@@ -145,7 +145,7 @@ class _Verification:
             return self.result
         shards = self._logical_shards()
         published = self._published_hashes()
-        self._progress.start("verify", self._bytes_to_read(shards, published))
+        self._progress.start("verify", Amount(self._bytes_to_read(shards, published), len(shards)))
         self._check_shards(shards, published)
         self._check_stored(published)
         self._conclude_source()
@@ -247,10 +247,14 @@ class _Verification:
         theirs = {name: tensor for name, tensor in self._theirs.items() if name in fetched}
         formats = self._scale_formats()
         scope = Scope(theirs, self._receipts, hashed, formats, self._decoder, self._options.drop_cache)
-        found: dict[
-            int, ShardFindings
-        ] = {}  # by number: the tensors that a damaged receipt left out form a second shard of its name
-        self._run_jobs(len(shards), lambda i, on_bytes: ShardCheck(shards[i], scope, on_bytes).run(), found.__setitem__)
+        # By number: the tensors that a damaged receipt left out form a second shard of its name.
+        found: dict[int, ShardFindings] = {}
+
+        def done(i: int, findings: ShardFindings) -> None:
+            found[i] = findings
+            self._progress.shard_done()
+
+        self._run_jobs(len(shards), lambda i, on_bytes: ShardCheck(shards[i], scope, on_bytes).run(), done)
         for i in range(len(shards)):
             self._add(found[i])
 
@@ -263,7 +267,7 @@ class _Verification:
             return
         on_bytes = self._cancel.checked(self._progress.advance)
         with local_executor(jobs or 1) as pool:
-            run_jobs(range(tasks), lambda task: work(task, on_bytes), done, pool, self._cancel)
+            run_jobs(range(tasks), lambda task: work(task, on_bytes), done, pool, self._cancel, self._progress.wait)
 
     def _add(self, findings: ShardFindings) -> None:
         for mine, theirs in zip(self.result.checks, findings.checks, strict=True):

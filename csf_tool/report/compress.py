@@ -3,7 +3,7 @@
 from rich.console import RenderableType
 
 from csf_tool.checkpoint.causes import Causes, Sentence
-from csf_tool.report.written import complete_already, written_lines
+from csf_tool.report.written import complete_already, head_lines, written_lines
 from csf_tool.text import count, escape, percent, size
 from csf_tool.write.compress import Compressed
 from csf_tool.write.selection import LeftDense
@@ -15,12 +15,19 @@ def compress_report(compressed: Compressed) -> list[RenderableType]:
         return complete_already(compressed)
     saved = compressed.dense_bytes - compressed.csf_bytes
     planes = " and ".join(count(of.planes, f"{of.format.title} plane") for of in compressed.by_format)
+    planes += f", {size(compressed.dense_bytes)} -> {size(compressed.csf_bytes)} "
+    planes += f"({percent(saved, compressed.dense_bytes)} saved)"
+    is_all = len(compressed.new_shards) == len(compressed.shards) and not compressed.missing
     lines: list[RenderableType] = [
-        f"Wrote {escape(compressed.destination)} ({compressed.target.layout.words}): "
-        f"{planes}, {size(compressed.dense_bytes)} -> {size(compressed.csf_bytes)} "
-        f"({percent(saved, compressed.dense_bytes)} saved); "
-        f"{size(compressed.bytes_written)} in {compressed.seconds:.1f} s; encoded on {compressed.device}."
+        *head_lines(
+            compressed,
+            compressed.target.layout.words,
+            planes if is_all else "",
+            f"encoded on {compressed.device}",
+        )
     ]
+    if not is_all:
+        lines.append(f"All shards together: {planes}.")
     if compressed.target.gives_receipts and not compressed.missing:
         lines.append("Every original shard was rebuilt from it and has its SHA-256.")
     lines += written_lines(compressed)

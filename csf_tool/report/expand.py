@@ -2,8 +2,8 @@
 
 from rich.console import RenderableType
 
-from csf_tool.report.written import complete_already, rate, some, written_lines
-from csf_tool.text import count, escape, size
+from csf_tool.report.written import complete_already, head_lines, some, written_lines
+from csf_tool.text import count, escape
 from csf_tool.write.expand import Expanded
 
 
@@ -11,12 +11,8 @@ def expand_report(expanded: Expanded) -> list[RenderableType]:
     """The summary for people, and what it does and does not prove."""
     if expanded.was_complete:
         return complete_already(expanded)
-    written = f"{count(len(expanded.shards), 'shard')} and {count(len(expanded.other_files), 'other file')}"
-    lines: list[RenderableType] = [
-        f"Wrote {escape(expanded.destination)}: {written}, {size(expanded.bytes_written)} in "
-        f"{expanded.seconds:.1f} s ({rate(expanded)}); {count(expanded.planes, 'plane')} decoded on {expanded.device}."
-    ]
-    lines += written_lines(expanded)
+    work = f"{count(expanded.decoded_planes, 'plane')} decoded on {expanded.device}"
+    lines: list[RenderableType] = [*head_lines(expanded, work=work), *written_lines(expanded)]
     if expanded.licences:
         lines.append(f"Its terms travel with it: {escape(', '.join(expanded.licences))}.")
     return [*lines, *([_proof(expanded)] if expanded.shards else [])]

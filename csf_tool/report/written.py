@@ -9,11 +9,33 @@ from csf_tool.write.run import Written
 _SHOWN = 10
 
 
+def head_lines(written: Written, layout: str = "", what: str = "", work: str = "") -> list[str]:
+    """The first sentence: `what` was written, or how many files, by this run; `work` went into its shards."""
+    to = escape(written.destination) + (f" ({layout})" if layout else "")
+    files = [
+        (len(written.new_shards), "shard", f" ({len(written.linked)} linked)" if written.linked else ""),
+        (len(set(written.other_files) - set(written.adopted_files)), "other file", ""),
+    ]
+    counts = " and ".join(count(number, noun) + more for number, noun, more in files if number)
+    if not counts:
+        return [f"Nothing was left to write into {to}."]
+    done = f"Wrote {to}: {what or counts}; " if what else f"Wrote {to}: {counts}, "
+    return [done + _pace(written) + (f"; {work}." if work and written.new_shards else ".")]
+
+
+def _pace(written: Written) -> str:
+    """The bytes that this run wrote, and the time; a rate only of a time that is long enough to tell one."""
+    seconds = written.seconds
+    rate = f" ({size(int(written.bytes_written / seconds))}/s)" if seconds >= 1 else ""
+    return f"{size(written.bytes_written)} in {max(seconds, 0.1):.1f} s{rate}"
+
+
 def written_lines(written: Written) -> list[str]:
     """Sentences on files that the run found in the destination, on what is still to be done, and on oddities."""
     lines = []
     if written.resumed_shards:
-        lines.append(f"{count(len(written.resumed_shards), 'shard')} of them had been finished by an earlier run.")
+        were = "was" if len(written.resumed_shards) == 1 else "were"
+        lines.append(f"{count(len(written.resumed_shards), 'shard')} {were} there, finished by an earlier run.")
     if written.adopted_files:
         lines.append(f"Kept {count(len(written.adopted_files), 'file')} that lay there already, each compared.")
     if written.removed_sources:
@@ -36,8 +58,3 @@ def complete_already(written: Written) -> list[RenderableType]:
         f"{escape(written.destination)} is complete already, made by the same command from {escape(written.source)}: "
         "nothing was read or written. csf-tool verify proves its bytes; --recheck compares them with the source's."
     ]
-
-
-def rate(written: Written) -> str:
-    """Bytes written a second."""
-    return f"{size(int(written.bytes_written / written.seconds))}/s" if written.seconds else "at once"

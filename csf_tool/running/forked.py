@@ -57,7 +57,7 @@ def may_fork() -> bool:
 def run_forked(tasks: int, work: Work[R], done: Callable[[int, R], None], workers: int, on_bytes: OnBytes) -> None:
     """Run `work` on the numbers of all tasks, `workers` at a time, in forked workers; otherwise as `run_jobs`.
 
-    `on_bytes` is called in another thread. Only for a process that `may_fork`.
+    `on_bytes` is called in this thread and another. Only for a process that `may_fork`.
 
     Raises:
         EnvironmentFault: a worker was killed from outside.
@@ -79,7 +79,7 @@ def run_forked(tasks: int, work: Work[R], done: Callable[[int, R], None], worker
             pool.submit(int)  # the first task starts all workers, while this process has no other thread
             forked += set(multiprocessing.active_children()) - others
             listener.start()
-        run_jobs(range(tasks), _run, done, pool, CancelToken(end_workers))
+        run_jobs(range(tasks), _run, done, pool, CancelToken(end_workers), lambda: on_bytes(0))
     except BrokenProcessPool as error:
         codes = [worker.exitcode for worker in forked if worker.exitcode not in (0, -signal.SIGTERM)]
         raise EnvironmentFault(

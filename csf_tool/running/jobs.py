@@ -37,9 +37,15 @@ def local_executor(jobs: int) -> ThreadPoolExecutor:
 
 
 def run_jobs(
-    tasks: Iterable[T], work: Callable[[T], R], done: Callable[[T, R], None], executor: Executor, cancel: CancelToken
+    tasks: Iterable[T],
+    work: Callable[[T], R],
+    done: Callable[[T, R], None],
+    executor: Executor,
+    cancel: CancelToken,
+    waiting: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run `work` on every task. `done` gets each result, in this thread, in the order in which they finish.
+    """Run `work` on every task. `done` gets each result, in this thread, in the order in which they finish, and
+    `waiting` is called in it now and then meanwhile.
 
     When a job fails, or the user interrupts, `cancel` ends the running ones, those that have not begun never do, and
     the first error is raised once all have ended.
@@ -55,7 +61,7 @@ def run_jobs(
                 future.add_done_callback(finished.put)
         stopped: Stopped | None = None
         for _ in futures:
-            future = _next(finished)
+            future = _next(finished, waiting)
             try:
                 result = future.result()
             except Stopped as error:  # another job failed: its error is about to arrive
@@ -72,11 +78,12 @@ def run_jobs(
         raise
 
 
-def _next(queue: SimpleQueue[T]) -> T:
+def _next(queue: SimpleQueue[T], waiting: Callable[[], object]) -> T:
     """Wait for an item, in a way that lets Ctrl-C arrive."""
     while True:
         with suppress(Empty):
             return queue.get(timeout=_LOOK_SECONDS)
+        waiting()
 
 
 def _cancelling(work: Callable[[T], R], cancel: CancelToken, task: T) -> R:

@@ -8,7 +8,7 @@ from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.codes import Code
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import UsageError
-from csf_tool.progress import Progress
+from csf_tool.progress import Amount, OnBytes, SharedProgress
 from csf_tool.running.jobs import local_executor, run_jobs
 from csf_tool.write.journal import Journal, Record
 from csf_tool.write.output import OutputShard
@@ -19,8 +19,8 @@ File = OutputShard | SideFile
 def adopt(
     files: Sequence[File],
     journal: Journal,
-    right_record: Callable[[OutputShard], Record | None],
-    progress: Progress,
+    right_record: Callable[[OutputShard, OnBytes], Record | None],
+    progress: SharedProgress,
     jobs: int,
     cancel: CancelToken,
 ) -> list[str]:
@@ -32,12 +32,18 @@ def adopt(
         UsageError: a file holds something else. It is left as it is, and the right ones stay recorded.
     """
     unrecorded = [file for file in files if journal.is_unrecorded(_name(file))]
-    progress.start("compare", sum(file.size for file in unrecorded))
+    if unrecorded:
+        shards = sum(isinstance(file, OutputShard) for file in unrecorded)
+        progress.start("compare", Amount(sum(file.size for file in unrecorded), shards))
+    on_bytes = cancel.checked(progress.advance)
     good: list[str] = []
     wrong: list[Path] = []
 
     def done(file: File, record: Record | None) -> None:
-        progress.advance(file.size)
+        if isinstance(file, OutputShard):
+            progress.shard_done()
+        else:
+            progress.advance(file.size)
         if record:
             journal.finish(_name(file), record)
             good.append(_name(file))
@@ -49,11 +55,11 @@ def adopt(
         if path.is_symlink() or not is_file(path) or path.stat().st_size != file.size:
             return None
         if isinstance(file, OutputShard):
-            return right_record(file)
+            return right_record(file, on_bytes)
         return Record(file.size) if file.is_equal_to(path) else None
 
     with local_executor(jobs) as pool:
-        run_jobs(unrecorded, compare, done, pool, cancel)
+        run_jobs(unrecorded, compare, done, pool, cancel, progress.wait)
     if wrong:
         more = f", nor do {len(wrong) - 1} more files" if len(wrong) > 1 else ""
         problem = f"does not belong there{more}: remove what is wrong, and run again"

@@ -175,6 +175,9 @@ def compress(
         if facts:
             choice = _Choice(**facts)
         else:
+            names = [target.layout.stored_name(shard.name) for shard in checkpoint.shards]
+            mine = [name for i, name in enumerate(names) if how.share.takes(i)]
+            progress.resume(earlier.count_finished(mine), len(mine))
             measure = partial(count_exceptions, checkpoint, encoder, kept, progress, how)
             choice, left = _choose(checkpoint, target, options.rules, recipes, measure)
         renderer = EncodingRenderer(

@@ -75,6 +75,10 @@ class Earlier:
         """The kept content of a file beside the shards: headers that it was made from may have been removed."""
         return self._journal.kept(name)
 
+    def count_finished(self, names: Iterable[str]) -> int:
+        """The number of the named files that are there, as far as the journal tells."""
+        return sum(self._journal.finished(name) is not None for name in names)
+
     def record(self, name: str, records: Mapping[str, Record]) -> Record:
         """The record of a shard that this run or an earlier one has written.
 

@@ -25,7 +25,7 @@ from csf_tool.disk.own_files import has_journal
 from csf_tool.disk.paths import relative_files
 from csf_tool.disk.reader import RandomReader, exists, is_file, is_folder
 from csf_tool.errors import CheckpointError
-from csf_tool.progress import OnBytes, Progress, SharedProgress
+from csf_tool.progress import Amount, OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import local_executor, run_jobs
 from csf_tool.write.adopt import adopt
 from csf_tool.write.consume import Consumer, sole_consumer
@@ -198,13 +198,26 @@ class _Run:
         """Write the shards of this share, and all other files when every shard is there."""
         if self._options.compares:
             self.written.adopted_files = self._adopt([*mine, *self._output.side_files])
+        there = [shard.size for shard in mine if self._options.recheck and self._journal.finished(shard.name)]
+        if there:
+            self._progress.start("compare", Amount(sum(there), len(there)))
         todo = [shard for shard in mine if not self._is_finished(shard)]
-        size = sum(shard.size for shard in todo) + sum(file.size for file in self._output.side_files)
-        to_fetch = sum(bytes_to_fetch(shard.sources) for shard in todo)
-        proof = self._output.proof_bytes * len(todo) // max(1, len(self._output.shards))
-        self._progress.start(self._output.operation, size + to_fetch + proof)
+        self._progress.resume(len(self.written.resumed_shards), len(mine))
+        left, whole = self._work(todo), self._work(mine)
+        beside = sum(file.size for file in self._output.side_files)
+        self._progress.start(
+            self._output.operation,
+            Amount(whole.nbytes + beside, whole.shards),
+            Amount(whole.nbytes - left.nbytes, whole.shards - left.shards),
+        )
         self._write_shards(todo)
         self._finish_when_all_are_there()
+
+    def _work(self, shards: list[OutputShard]) -> Amount:
+        """The work that shards take: to fetch what they are made of, to write them and to read them back."""
+        to_fetch = sum(bytes_to_fetch(shard.sources) for shard in shards)
+        proof = self._output.proof_bytes * len(shards) // max(1, len(self._output.shards))
+        return Amount(sum(shard.size for shard in shards) + to_fetch + proof, len(shards))
 
     def _is_finished(self, shard: OutputShard) -> bool:
         """Whether an earlier run finished the shard; with `--recheck`, whether its bytes are still right."""
@@ -212,7 +225,7 @@ class _Run:
         if record is None:
             self._journal.forget_damaged(shard.name)
             return False
-        if record.size != shard.size or (self._options.recheck and not self._right_record(shard)):
+        if record.size != shard.size or (self._options.recheck and not self._is_right(shard)):
             self._journal.forget(shard.name)
             return False
         if shard.name not in self.written.adopted_files:
@@ -220,7 +233,13 @@ class _Run:
         self._note(shard)
         return True
 
-    def _right_record(self, shard: OutputShard) -> Record | None:
+    def _is_right(self, shard: OutputShard) -> bool:
+        """Whether a finished shard still holds the bytes that this run would write."""
+        found = self._right_record(shard, self._progress.advance)
+        self._progress.shard_done()
+        return found is not None
+
+    def _right_record(self, shard: OutputShard, on_bytes: OnBytes = lambda _: None) -> Record | None:
         """The record of a shard whose file holds the bytes that this run would write; None where it holds others.
 
         They are compared by the shard's known hash; without one, the bytes are made again.
@@ -228,10 +247,10 @@ class _Run:
         path, folder = self._journal.path_of(shard.name), self._journal.fetch_folder(shard.name)
         recorded = self._journal.finished(shard.name)
         if known := shard.sha256 or (recorded.sha256 if recorded else None):
-            return Record(shard.size, known) if sha256_of(path, shard.name) == known else None
+            return Record(shard.size, known) if sha256_of(path, shard.name, on_bytes) == known else None
         hashing = Hashing() if self._output.wants_hashes else None
         with (
-            fetched(shard.sources, folder, lambda _: None) as copies,
+            fetched(shard.sources, folder, lambda _: on_bytes(0)) as copies,
             Readers(copies) as readers,
             RandomReader(path, shard.name) as written,
         ):
@@ -242,6 +261,7 @@ class _Run:
                 if found != piece:
                     return None
                 at += len(piece)
+                on_bytes(len(piece))
                 if hashing:
                     hashing.update(memoryview(found))
             record = Record(shard.size, hashing.hexdigest() if hashing else None)
@@ -253,9 +273,9 @@ class _Run:
             return record
 
     def _adopt(self, files: Sequence[OutputShard | SideFile]) -> list[str]:
-        def right_record(shard: OutputShard) -> Record | None:
-            require_hashes(shard.sources, self._evidence_for(shard), lambda _: None)
-            return self._right_record(shard)
+        def right_record(shard: OutputShard, on_bytes: OnBytes) -> Record | None:
+            require_hashes(shard.sources, self._evidence_for(shard), lambda _: on_bytes(0))
+            return self._right_record(shard, on_bytes)
 
         return adopt(files, self._journal, right_record, self._progress, self._options.jobs, self._cancel)
 
@@ -290,15 +310,16 @@ class _Run:
         if executor is None:
             with local_executor(self._options.jobs) as pool:
                 work = partial(write_shard, on_bytes=self._cancel.checked(self._progress.advance))
-                run_jobs(jobs, work, self._shard_done, pool, self._cancel)
+                run_jobs(jobs, work, self._shard_done, pool, self._cancel, self._progress.wait)
         else:
-            run_jobs(jobs, write_shard, self._shard_done, executor, self._cancel)
+            run_jobs(jobs, write_shard, self._shard_done, executor, self._cancel, self._progress.wait)
         order = {shard.name: i for i, shard in enumerate(self._output.shards)}
         for names in (self.written.shards, self.written.proved_shards, self.written.linked):
             names.sort(key=order.__getitem__)
 
     def _shard_done(self, job: _ShardJob, did: "_Did") -> None:
         self._progress.advance(did.unreported)
+        self._progress.shard_done()
         self.written.bytes_written += did.bytes_written
         if did.linked:
             self.written.linked.append(job.shard.name)
@@ -366,7 +387,7 @@ def write_shard(job: _ShardJob, on_bytes: OnBytes | None = None) -> _Did:
         return did
     if job.link and shard.copy_of:
         source = shard.copy_of
-        sha256 = sha256_of(source.path, source.name) if job.wants_hash else None
+        sha256 = sha256_of(source.path, source.name, lambda _: report(0)) if job.wants_hash else None
         if sha256:
             require_hash(source.path, source.name, job.evidence.get(source.name, ()), sha256=sha256)
         if journal.link(shard.name, source.path, Record(shard.size, sha256)):

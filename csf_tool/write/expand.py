@@ -9,7 +9,7 @@ from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
 from csf_tool.checkpoint.layout import Cause, is_licence
 from csf_tool.checkpoint.logical import LogicalShard, logical_index, logical_shards, new_index
 from csf_tool.checkpoint.marks import strip_encoding
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.model import Checkpoint, Plane
 from csf_tool.checkpoint.problems import Problem, Severity, errors
 from csf_tool.checkpoint.side_files import Beside, SideFile, beside, config_files, covered_files, rewritten_configs
 from csf_tool.coders.decoder import Decoder
@@ -35,6 +35,8 @@ class Expanded(Written):
 
     device: str
     planes: int
+    decoded_planes: int = 0
+    """The planes of the shards that this run has written."""
     excused: list[Problem] = field(default_factory=list)
     licences: list[str] = field(default_factory=list)
     proved_files: int = 0
@@ -91,11 +93,13 @@ def expand(
         written = earlier.written(checkpoint, destination)
     else:
         written = write(output, checkpoint, destination, earlier, progress, options, begun)
+    new = set(written.new_shards)
     config_faults = [p for p in errors(checkpoint.problems) if p.file in CONFIG_FILES]
     return Expanded(
         **vars(written) | {"notes": written.notes + notes + _never_held(checkpoint, shards)},
         device=decoder.device,
         planes=len(checkpoint.planes),
+        decoded_planes=sum(isinstance(t.source, Plane) for s in shards if s.name in new for t in s.tensors),
         excused=[replace(problem, severity=Severity.WARNING) for problem in config_faults],
         proved_files=sum(file.sha256 is not None for file in side_files),
         unproved_files=_unproved(checkpoint, side_files),

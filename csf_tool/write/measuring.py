@@ -8,7 +8,7 @@ from csf_tool.checkpoint.model import Checkpoint, DensePlane
 from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.encoder import Encoder, read_scales
-from csf_tool.progress import OnBytes, Progress, SharedProgress
+from csf_tool.progress import Amount, OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import local_executor, run_jobs
 from csf_tool.write.encoding import require_lossless
 from csf_tool.write.kept_streams import KeptStreams
@@ -35,7 +35,6 @@ def count_exceptions(
 ) -> dict[str, int]:
     """Encode planes, shard by shard, to count the exceptions of each; streams that this run will write are kept."""
     shared, cancel = SharedProgress(progress), CancelToken(checkpoint.stop_fetching)
-    shared.start("measure", sum(plane.dense_bytes for plane in planes))
     mine = {shard.name for i, shard in enumerate(checkpoint.shards) if how.share.takes(i)}
     by_shard: dict[str, list[DensePlane]] = {}
     for plane in planes:
@@ -43,17 +42,20 @@ def count_exceptions(
     drop_cache = should_drop_cache(checkpoint, how.drop_cache)
     tasks = [_Measuring(some, encoder, kept if name in mine else None, drop_cache) for name, some in by_shard.items()]
     counts: dict[str, int] = {}
+    shared.start("encode", Amount(sum(plane.dense_bytes for plane in planes), len(tasks)))
 
     def done(task: _Measuring, found: dict[str, int]) -> None:
         counts.update(found)
         if how.executor:  # its workers cannot report progress
             shared.advance(sum(plane.dense_bytes for plane in task.planes))
+        shared.shard_done()
 
     if how.executor:
-        run_jobs(tasks, _measure, done, how.executor, cancel)
+        run_jobs(tasks, _measure, done, how.executor, cancel, shared.wait)
     else:
         with local_executor(how.jobs) as pool:
-            run_jobs(tasks, partial(_measure, on_bytes=cancel.checked(shared.advance)), done, pool, cancel)
+            work = partial(_measure, on_bytes=cancel.checked(shared.advance))
+            run_jobs(tasks, work, done, pool, cancel, shared.wait)
     return counts
 
 

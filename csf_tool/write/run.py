@@ -94,3 +94,9 @@ class Written:
     """Whether an earlier run had written the whole result: this one has done nothing."""
     bytes_written: int = 0
     seconds: float = 0.0
+
+    @property
+    def new_shards(self) -> list[str]:
+        """The shards that were not there before this run."""
+        there = {*self.resumed_shards, *self.adopted_files}
+        return [name for name in self.shards if name not in there]

@@ -13,7 +13,7 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.choices import IdentityBy, Target
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.progress import Silent
+from csf_tool.progress import NOTHING, Amount, Silent
 from csf_tool.prove.identity import Basis, find_identity
 from csf_tool.prove.verify import verify
 from csf_tool.write.convert import Converted, ConvertOptions, convert
@@ -103,12 +103,12 @@ def test_unchanged_shards_are_linked(copied: Copied, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("link", [True, False])
 def test_progress_adds_up_and_links_are_not_written_bytes(copied: Copied, tmp_path: Path, link: bool) -> None:
-    class Count:
+    class Count(Silent):
         total = done = 0
 
-        def start(self, what: str, total_bytes: int) -> None:
-            assert what == "convert"
-            self.total = total_bytes
+        def start(self, what: str, total: Amount, there: Amount = NOTHING) -> None:
+            assert (what, there) == ("convert", NOTHING)
+            self.total = total.nbytes
 
         def advance(self, nbytes: int) -> None:
             self.done += nbytes

@@ -15,7 +15,7 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.disk.reader import CHUNK_BYTES
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
-from csf_tool.progress import Silent
+from csf_tool.progress import NOTHING, Amount, Silent
 from csf_tool.write.expand import Expanded, expand
 
 Sample = Callable[[str], Path]
@@ -247,12 +247,12 @@ def test_a_dense_checkpoint_has_nothing_to_expand(sample: Sample, tmp_path: Path
 
 
 def test_progress_adds_up_to_what_is_written(sample: Sample, tmp_path: Path) -> None:
-    class Count:
+    class Count(Silent):
         total = done = 0
 
-        def start(self, what: str, total_bytes: int) -> None:
-            assert what == "expand"
-            self.total = total_bytes
+        def start(self, what: str, total: Amount, there: Amount = NOTHING) -> None:
+            assert (what, there) == ("expand", NOTHING)
+            self.total = total.nbytes
 
         def advance(self, nbytes: int) -> None:
             assert nbytes <= CHUNK_BYTES
