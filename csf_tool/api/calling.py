@@ -13,7 +13,7 @@ from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.errors import CsfToolError, UsageError, system_fault
 from csf_tool.hub.name import find_source
-from csf_tool.progress import Progress, SharedProgress, Silent
+from csf_tool.progress import NOTHING, Amount, Progress, SharedProgress, Silent
 from csf_tool.running.jobs import default_jobs
 
 P = ParamSpec("P")
@@ -77,17 +77,17 @@ def path_or_none(name: str, path: str | os.PathLike[str] | None) -> Path | None:
     return None if path is None else as_path(name, path)
 
 
-class _Told:
+class _Told(Silent):
     """Adds up what is done."""
 
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress = on_progress
         self._done = self._total = 0
 
-    def start(self, what: str, total_bytes: int) -> None:  # noqa: ARG002
+    def start(self, what: str, total: Amount, there: Amount = NOTHING) -> None:  # noqa: ARG002
         """See `Progress.start`."""
-        self._done, self._total = 0, total_bytes
-        self._on_progress(0, total_bytes)
+        self._done, self._total = there.nbytes, total.nbytes
+        self._on_progress(self._done, self._total)
 
     def advance(self, nbytes: int) -> None:
         """See `Progress.advance`."""

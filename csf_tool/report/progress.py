@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _DRAW_SECONDS = 0.1
 
-_FIRST_SECONDS = 1.0
+_FIRST_SECONDS = 2.0
 """Seconds of work before the first line of a log: short runs have none."""
 
 _SHARD_SECONDS = 5.0
