@@ -1,4 +1,4 @@
-"""What is done of a long piece of work, how fast, and the time left: as a line of a terminal, and as words of a log."""
+"""Tally of long work: the part done, the rate and the time left, as a line of a terminal and as words of a log."""
 
 import math
 import time
