@@ -163,3 +163,19 @@ class Finding(NamedTuple):
 
     problem: str
     code: Code
+
+
+SUPERFLUOUS = frozenset(
+    {
+        Code.RUN_UNFINISHED,
+        Code.MIXED_LAYOUTS,
+        Code.INDEX_LACKS_SHARD,
+        Code.SHARD_LEFT_ASIDE,
+        Code.RANK_FILES,
+        Code.TENSOR_IN_TWO_SHARDS,
+        Code.PLANE_STORED_TWICE,
+        Code.SHARD_NOT_IN_MANIFEST,
+        Code.STRAY_RECEIPT,
+    }
+)
+"""Problems of what is there and should not be, or not twice: fetching the files again does not change that."""

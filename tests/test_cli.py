@@ -222,7 +222,7 @@ def test_demo_runs_the_main_job(tmp_path: Path) -> None:
     assert result.exit_code == 0
     for command in ("stats", "verify", "expand"):
         assert f"$ csf-tool {command} " in result.stdout
-    assert "VERIFIED. Proved: 48 planes well-formed and decodable; every tensor equals" in result.stdout
+    assert "VERIFIED.\nProved: 48 planes well-formed and decodable.\nProved: every tensor equals" in result.stdout
     assert sorted(p.name for p in (tmp_path / "demo").iterdir()) == ["csf", "dense", "expanded"]
     again = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path / "demo")])
     assert again.exit_code == 2

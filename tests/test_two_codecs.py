@@ -295,8 +295,8 @@ def test_stats_count_each(sample: Sample) -> None:
         ]
         text = run("stats", sample(name)).stdout
         for title, projection in (("NVFP4", "4"), ("MXFP4", "2")):
-            assert re.search(rf"^  {title} +", text, re.MULTILINE)
-            assert re.search(rf"^down_proj 16x8 {title} +{projection} ", text, re.MULTILINE), text
+            assert re.search(rf"^{title}\t", text, re.MULTILINE)
+            assert re.search(rf"^down_proj 16x8 {title}\t{projection}\t", text, re.MULTILINE), text
 
 
 def test_stats_of_bytes_go_by_layer_and_format(sample: Sample) -> None:

@@ -62,10 +62,15 @@ class Snapshot:
     @property
     def download(self) -> str:
         """The command that fetches what is missing, into this cache."""
+        return f"`hf download {self.repo_id}{self.options}`"
+
+    @property
+    def options(self) -> str:
+        """The options of `hf download` for this revision and this cache."""
         revision = f" --revision {shlex.quote(self.revision)}" if self.revision else ""
         is_usual = os.path.realpath(self.cache) == os.path.realpath(_usual_cache())
         elsewhere = "" if is_usual else f" --cache-dir {shlex.quote(str(self.cache))}"
-        return f"`hf download {self.repo_id}{revision}{elsewhere}`"
+        return f"{revision}{elsewhere}"
 
 
 def _usual_cache() -> Path:

@@ -120,6 +120,7 @@ def verify(
         all_tensors=all_tensors,
         tensors_only=tensors_only,
         published=_listed_hashes(hub) if hub else [],
+        hub=hub or "",
         only=tuple(only or ()),
         quick=quick,
         listed=read_hash_list(manifest, place_of(opened)) if manifest else None,

@@ -6,8 +6,9 @@ from typing import Literal
 
 from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.problems import Problem, Severity
-from csf_tool.codes import Code
+from csf_tool.codes import SUPERFLUOUS, Code
 from csf_tool.disk.headers import SHARD_SUFFIX
+from csf_tool.prove.next_steps import Download
 from csf_tool.text import count, escape
 
 CheckName = Literal["structure", "streams", "decode", "stored", "source", "against"]
@@ -143,6 +144,14 @@ class Verified(Checks):
     uncompared: list[str] = field(default_factory=list)
     """Files beside the shards that a runtime may read and that were not compared with the reference, hashed or not."""
     why_uncompared: str = ""
+    not_mendable: set[Problem] = field(default_factory=set)
+    """Failures that no download of the checkpoint mends: faults of the reference, and what it does not have."""
+    is_remote: bool = False
+    """Whether shards are on the Hub."""
+    hub: str = ""
+    """The repository whose hashes the user asked for."""
+    download: Download | None = None
+    """The way in which its files can be fetched again, where that is known."""
 
     @property
     def ok(self) -> bool:
@@ -160,14 +169,13 @@ class Verified(Checks):
         elif self.source.holds or self.reference.holds:
             head = f"VERIFIED{in_part}."
         elif self.stored.holds and self.stored.list_name:
-            name = escape(self.stored.list_name)
-            head = f"VERIFIED AS LISTED in {name}{in_part}; what the original was, nothing here says."
+            head = f"VERIFIED AS LISTED in {escape(self.stored.list_name)}{in_part}; not compared with the original."
         elif self.stored.holds:
-            head = f"VERIFIED AS PUBLISHED{in_part}; what the original was, nothing here says."
-        elif self.decode.checked:
-            head = "NO FAULT FOUND, which proves little: a zeroed stream is well-formed too."
+            head = f"VERIFIED AS PUBLISHED{in_part}; not compared with the original."
         else:
-            head = "NO FAULT FOUND, which proves little: nothing here says what the bytes should be."
+            evidence = "too little" if self.stored.checked or self.source.checked else "nothing"
+            why = "well-formed streams can be wrong" if self.decode.checked else "other bytes would pass as well"
+            head = f"NO FAULT FOUND, but {evidence} to compare with: {why}."
         checked, total = self.shards
         return f"{head} Only {checked} of {total} shards were looked at." if checked < total else head
 
@@ -175,6 +183,36 @@ class Verified(Checks):
     def is_proved(self) -> bool:
         """Whether the bytes are the original's, the published or the listed ones, all that was looked at."""
         return self.ok and not self.quick and (self.source.holds or self.reference.holds or self.stored.holds)
+
+    @property
+    def is_as_published(self) -> bool:
+        """Whether every stored file is the published one."""
+        return self.stored.holds and not self.stored.list_name
+
+    @property
+    def again(self) -> list[str]:
+        """Files that failed and that another download may mend: none where they are the published ones, or not here."""
+        if self.is_remote or self.is_as_published:
+            return []
+        failures = (problem for check in self.checks for problem in check.failures)
+        mendable = (p for p in failures if p.code not in SUPERFLUOUS and p not in self.not_mendable)
+        return sorted({problem.file for problem in mendable if problem.file})
+
+    @property
+    def more(self) -> list[str]:
+        """The options, in words, with which more could be proved of a checkpoint without a fault."""
+        if not self.ok:
+            return []
+        if self.quick:
+            return ["the same without --quick"]
+        checked, there = self.shards
+        options = {
+            "--against DENSE": not self.source.holds and not self.reference.holds,
+            "--hub ORG/NAME": not self.is_as_published and not self.is_remote and not self.hub,
+            "--all-tensors": bool(self.unfetched),
+            "the same without --only": checked < there,
+        }
+        return [option for option, is_open in options.items() if is_open]
 
     @property
     def failed_files(self) -> list[str]:

@@ -25,6 +25,7 @@ from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Amount, Progress, SharedProgress
 from csf_tool.prove.beside import FETCHED_SUFFIXES, is_far, unclaimed_files
 from csf_tool.prove.compare import mismatch
+from csf_tool.prove.next_steps import known_download
 from csf_tool.prove.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
 from csf_tool.prove.side_check import check_side_files, compare_formats, compare_side_files
 from csf_tool.prove.stored_check import check_stored
@@ -54,6 +55,8 @@ class VerifyOptions:
     """Compare only tensors with the reference, not the config, the tokenizer or the headers' metadata."""
     published: list[PublishedHash] = field(default_factory=list)
     """A list of hashes of the checkpoint's files that the user gave."""
+    hub: str = ""
+    """The repository that `published` is from."""
 
 
 def require_that_options_fit(
@@ -134,6 +137,9 @@ class _Verification:
             unfetched=0 if self._fetched is None else len(self._tensors.keys() & self._theirs.keys() - self._fetched),
             device=decoder.device,
             quick=options.quick,
+            is_remote=checkpoint.is_remote,
+            hub=options.hub,
+            download=known_download(checkpoint, options.hub),
             shards=(len(self._shards), len(checkpoint.shards)),
         )
 
@@ -317,8 +323,10 @@ class _Verification:
         if self._against is None:
             check.skip("no reference given (--against)")
             return
-        for problem in errors(self._against.problems):
-            check.failures.append(replace(problem, problem=f"in the reference: {problem.problem}"))
+        theirs = errors(self._against.problems)
+        theirs = [replace(problem, problem=f"in the reference: {problem.problem}") for problem in theirs]
+        check.failures += theirs
+        self.result.not_mendable.update(theirs)
         self._names_against()
         files = 0
         if not self._options.tensors_only:
@@ -327,6 +335,8 @@ class _Verification:
             shards_only, on_bytes = self._options.tensors_only, self._progress.advance
             beside = compare_side_files(self._checkpoint, self._against, on_bytes, shards_only=shards_only)
             check.failures += beside.problems
+            names = [problem for problem in beside.problems if problem.code is Code.REFERENCE_NAMES]
+            self.result.not_mendable.update(p for p in names if is_file(self._checkpoint.root / p.file))
             files, self._compared = beside.files, beside.compared
         others = f", and {count(files, 'file')} beside the shards" if files else ""
         check.note = f"bytes of every tensor of {self._against.label}{others}"
@@ -347,6 +357,7 @@ class _Verification:
             if self._tensors[name].stored_in in self._names:
                 where = self._tensors[name].stored_in
                 check.fail("the reference does not have it", Code.REFERENCE_NAMES, where, name)
+                self.result.not_mendable.add(check.failures[-1])
         for name in self._theirs.keys() - self._tensors.keys() if not self._options.only else ():
             text = f"missing; the reference has it in {self._theirs[name].stored_in}"
             check.fail(text, Code.REFERENCE_NAMES, tensor=name)

@@ -1,12 +1,11 @@
 """The report of `bench`."""
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from csf_tool.bench.gemm import GemmResult, Pair
 from csf_tool.bench.run import BenchResult, CaseResult
 from csf_tool.bench.timing import ENOUGH_REPEATS, Timing
-from csf_tool.report.console import table
+from csf_tool.report.table import Table
 from csf_tool.text import count, escape, percent, size
 
 
@@ -50,7 +49,7 @@ def _title(case: CaseResult) -> str:
 
 
 def _case_table(case: CaseResult) -> Table:
-    result = table("", "flushed", "80% within", "warm", "of floor")
+    result = Table("measure", "flushed", "80% within", "warm", "of floor")
     for measure in (case.floor, *case.measures):
         ratio = case.of_floor(measure)
         result.add_row(
@@ -72,7 +71,7 @@ def _notes(case: CaseResult) -> list[str]:
 def _gemm_lines(gemms: list[GemmResult]) -> list[RenderableType]:
     """A stack's products: with dense scales, and with scales that are decoded just before."""
     stack = gemms[0].stack
-    result = table("experts", "tokens", "dense", "decoded", "80% within", "costs", "", "TB/s")
+    result = Table("experts", "tokens", "dense", "decoded", "80% within", "costs", "share", "TB/s")
     for gemm in gemms:
         experts = f"{gemm.active} active" if gemm.active < stack.experts else f"all, {gemm.way}"
         result.add_row(experts, str(gemm.tokens), *_pair_cells(gemm.flushed), f"{gemm.bytes_per_s / 1e12:.2f}")

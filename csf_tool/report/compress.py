@@ -3,6 +3,7 @@
 from rich.console import RenderableType
 
 from csf_tool.checkpoint.causes import Causes, Sentence
+from csf_tool.report.table import Table
 from csf_tool.report.written import complete_already, head_lines, written_lines
 from csf_tool.text import count, escape, percent, size
 from csf_tool.write.compress import Compressed
@@ -33,20 +34,20 @@ def compress_report(compressed: Compressed) -> list[RenderableType]:
     lines += written_lines(compressed)
     if compressed.left:
         lines.append(f"Left dense: {count(len(compressed.left), 'block scale')}.")
-        lines += _reasons(compressed.left)
+        lines.append(_reasons(compressed.left))
     return lines
 
 
-def _reasons(left: list[LeftDense]) -> list[str]:
+def _reasons(left: list[LeftDense]) -> Table:
     """The reasons, the most frequent first; of reasons that differ in names and numbers alone, that of one plane."""
     found: Causes[None] = Causes()
     for entry in left:
         found.add(None, Sentence(entry.reason, tensor=entry.plane.name), entry.reason)
     causes = sorted(found.told[None].values(), key=lambda cause: -cause.problems)
-    lines = [
-        f"  {cause.problems:>7,}  {'' if cause.is_uniform else f'as {escape(cause.first.tensor)}: '}"
-        + escape(cause.first.words)
-        for cause in causes
-    ]
-    rest = found.rest[None]
-    return lines + ([f"  {rest:>7,}  for other reasons (--json has all)"] if rest else [])
+    result = Table("reason", "block scales")
+    for cause in causes:
+        example = "" if cause.is_uniform else f" (for example {escape(cause.first.tensor)})"
+        result.add_row(escape(cause.first.words) + example, f"{cause.problems:,}")
+    if rest := found.rest[None]:
+        result.add_row("other reasons (--json has all)", f"{rest:,}")
+    return result

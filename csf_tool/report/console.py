@@ -1,18 +1,22 @@
 """The two streams: data on stdout; progress, warnings and errors on stderr, in every mode."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping
+from typing import IO
 
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from csf_tool.checkpoint.causes import Line, lines_of
 from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.report.table import Table, wrapped
 
 SHOWN_ROWS = 1000
 """Most rows of a table: more than any real checkpoint has layers or shards, and no more than one can print in time."""
+
+_USUAL_WIDTH = 80
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 
@@ -33,11 +37,39 @@ def _console(*, stderr: bool = False) -> Console:
 
 
 def _print(console: Console, lines: Iterable[RenderableType]) -> None:
+    """Print lines and tables: fitted to a terminal, or a record or paragraph a line where there is none."""
+    width = terminal_width(console.file)
     for line in lines:
-        if isinstance(line, str | Text):  # a long name stays in one piece, whatever the terminal's width
-            console.print(Text(line) if isinstance(line, str) else line, soft_wrap=True)
+        if isinstance(line, Table) and width is None:
+            for record in line.records():
+                console.file.write(f"{record}\n")  # rich would turn tabs into blanks
+        elif isinstance(line, str | Text | Table):
+            for piece in _pieces(line, width):
+                console.print(piece, soft_wrap=True)
         else:
             console.print(line)
+
+
+def _pieces(line: str | Text | Table, width: int | None) -> Iterable[Text]:
+    if isinstance(line, Table):
+        return line.lines(width or _USUAL_WIDTH)
+    text = Text(line) if isinstance(line, str) else line
+    if width is None:
+        return [text]
+    return [piece for paragraph in text.split("\n", allow_blank=True) for piece in wrapped(paragraph, width)]
+
+
+def terminal_width(stream: IO[str]) -> int | None:
+    """The columns of the terminal that a stream goes to; None if it goes to a file or another program."""
+    if not stream.isatty():
+        return None
+    stated = os.environ.get("COLUMNS", "")
+    if stated.isdecimal() and int(stated):
+        return int(stated)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
+    except (OSError, ValueError):
+        return _USUAL_WIDTH
 
 
 def print_json(document: Mapping[str, object]) -> None:
@@ -57,14 +89,3 @@ def hint(lines: list[Line], lister: str) -> list[str]:
     """Sentence on the place where every problem is listed, if some lines stand for several."""
     number = sum(line.problems for line in lines)
     return [f"... {number:,} problems in all: {lister} lists each"] if number > len(lines) else []
-
-
-def table(*columns: str, left: int = 1) -> Table:
-    """An empty table whose first `left` columns are text and whose others are numbers."""
-    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for i, column in enumerate(columns):
-        if i < left:
-            result.add_column(column, overflow="fold")
-        else:
-            result.add_column(column, justify="right", no_wrap=True)
-    return result

@@ -1,5 +1,7 @@
 """The report of `expand`."""
 
+from shlex import quote
+
 from rich.console import RenderableType
 
 from csf_tool.report.written import complete_already, head_lines, some, written_lines
@@ -15,14 +17,22 @@ def expand_report(expanded: Expanded) -> list[RenderableType]:
     lines: list[RenderableType] = [*head_lines(expanded, work=work), *written_lines(expanded)]
     if expanded.licences:
         lines.append(f"Its terms travel with it: {escape(', '.join(expanded.licences))}.")
-    return [*lines, *([_proof(expanded)] if expanded.shards else [])]
+    return [*lines, *(_proof(expanded) if expanded.shards else [])]
 
 
-def _proof(expanded: Expanded) -> str:
-    """The part of the result that the run has proved, or all of it."""
+def _proof(expanded: Expanded) -> list[str]:
+    """The part of the result that the run has proved, or all of it; if it is none, what would prove it."""
+    if expanded.proved_shards:
+        return [_proved(expanded)]
+    lines = ["Not compared with the original (no hashes known)."]
+    if expanded.removed_sources:  # who has no room for a copy has no original at hand
+        return lines
+    return [*lines, f"To compare: csf-tool verify {escape(quote(expanded.destination))} --against ORIGINAL"]
+
+
+def _proved(expanded: Expanded) -> str:
+    """The shards and files that have their original's hash."""
     proved = len(expanded.proved_shards)
-    if not proved:
-        return "The originals' hashes are not known: csf-tool verify --against a dense copy proves the bytes."
     if proved < len(expanded.shards) or expanded.missing:
         of = len(expanded.shards) + len(expanded.missing)
         return f"{proved} of {of} shards have the SHA-256 of their original."

@@ -5,19 +5,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from csf_tool.checkpoint.model import Located, Plane
 from csf_tool.codec.formats import EXCEPTION_BYTES
 from csf_tool.codec.values import scale_values
 from csf_tool.look.inspection import Inspected
-from csf_tool.report.console import table
+from csf_tool.report.table import Table
 from csf_tool.text import count, escape, percent, sizes
 
 _CORNER = 16, 8
-_LINE = 80
-"""Columns of a terminal that a table must fit."""
 _PLACES = 5
 """Rows and columns with the most exceptions that are named."""
 
@@ -38,19 +35,13 @@ def ranking_report(planes: Sequence[Plane], top: int) -> list[RenderableType]:
 
 
 def _ranked(title: str, planes: Sequence[Plane], key: Callable[[Plane], float], top: int) -> list[RenderableType]:
-    """The first planes in an order, a line each: their names are too long for a table's column."""
+    """The first planes in an order."""
     chosen = sorted(planes, key=key, reverse=True)[:top]
-    columns = (
-        ["exceptions", *(percent(p.exception_count, p.dense_bytes) for p in chosen)],
-        ["CSF", *sizes([p.csf_bytes for p in chosen])],
-        ["saved", *sizes([p.saved_bytes for p in chosen])],
-        ["plane", *(escape(p.name) for p in chosen)],
-    )
-    *numbers, names = columns
-    widths = [max(map(len, column)) for column in numbers]
-    rows = zip(*numbers, strict=True)
-    cells = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return ["", title, *(f"{line}  {name}" for line, name in zip(cells, names, strict=True))]
+    result = Table("plane", "exceptions", "saved", "CSF")
+    stored, saved = sizes([p.csf_bytes for p in chosen]), sizes([p.saved_bytes for p in chosen])
+    for plane, *cells in zip(chosen, saved, stored, strict=True):
+        result.add_row(escape(plane.name), percent(plane.exception_count, plane.dense_bytes), *cells)
+    return ["", title, result]
 
 
 def plane_report(plane: Inspected, *, values: bool) -> list[RenderableType]:
@@ -69,7 +60,7 @@ def plane_report(plane: Inspected, *, values: bool) -> list[RenderableType]:
     lines += ["", "Codes of the scales that are no exceptions:", histogram(plane.code_counts, "scales", str)]
     if values:
         corner = _corner(plane)
-        shown = f"{name} values of the first {corner.row_count} rows and {len(corner.columns) - 1} columns"
+        shown = f"{name} values of the first {len(corner.rows)} rows and {len(corner.columns) - 1} columns"
         lines += ["", f"{shown}; * marks an exception:", corner]
     return lines
 
@@ -90,7 +81,7 @@ def _sizes(plane: Inspected) -> Table:
         "  exceptions": plane.words.nbytes,
         "entropy of single scales": round(plane.entropy_bytes),
     }
-    result = table("", "size", "of dense")
+    result = Table("part", "size", "of dense")
     for (name, nbytes), cell in zip(rows.items(), sizes(list(rows.values())), strict=True):
         result.add_row(name, cell, percent(nbytes, plane.dense_bytes))
     return result
@@ -147,8 +138,7 @@ def _byte(plane: Inspected, byte: int) -> str:
 
 def histogram(counts: NDArray[np.intp], what: str, name: Callable[[int], str]) -> Table:
     """A row for each value that occurs, with a bar."""
-    result = table("", what, "share", "")
-    result.columns[-1].justify = "left"
+    result = Table("value", what, "share", "", bars=True)
     for i in np.flatnonzero(counts):
         bar = "#" * max(1, round(40 * counts[i] / counts.max()))
         result.add_row(name(int(i)), f"{counts[i]:,}", percent(counts[i], counts.sum()), bar)
@@ -156,17 +146,11 @@ def histogram(counts: NDArray[np.intp], what: str, name: Callable[[int], str]) -
 
 
 def _corner(plane: Inspected) -> Table:
-    """Values of the first rows, and of as many of the first columns as fit a line."""
+    """Values of the first rows and columns."""
     rows, cols = _CORNER
-    marks = np.where(plane.is_exception[:rows, :cols], "*", " ")
-    columns = [
-        [f"{value:.4g}{mark}" for value, mark in zip(values, marked, strict=True)]
-        for values, marked in zip(plane.values[:rows, :cols].T, marks.T, strict=True)
-    ]
-    numbers = [str(row) for row in range(len(marks))]
-    ends = np.cumsum([max(map(len, column)) + 2 for column in [numbers, *columns]]) - 2
-    fitting = columns[: np.count_nonzero(ends[1:] <= _LINE)]
-    result = table("", *map(str, range(len(fitting))), left=0)
-    for row in zip(numbers, *fitting, strict=True):
-        result.add_row(*row)
+    values, marks = plane.values[:rows, :cols], plane.is_exception[:rows, :cols]
+    result = Table("row", *map(str, range(values.shape[1])), left=0)
+    for row, (numbers, marked) in enumerate(zip(values, marks, strict=True)):
+        cells = [f"{value:.4g}{'*' if mark else ' '}" for value, mark in zip(numbers, marked, strict=True)]
+        result.add_row(str(row), *cells)
     return result

@@ -6,7 +6,7 @@ from itertools import islice
 from rich.console import RenderableType
 
 from csf_tool.checkpoint.other_scales import ScaleGroup
-from csf_tool.report.console import table
+from csf_tool.report.table import Table
 from csf_tool.text import count, escape, sizes
 
 _SHOWN_KINDS = 20
@@ -16,7 +16,7 @@ _SHOWN_SHAPES = 2
 def groups_report(groups: Sequence[ScaleGroup]) -> list[RenderableType]:
     """A table of the kinds, and below it why they are no planes."""
     shown = groups[:_SHOWN_KINDS]
-    result = table("scales that are no planes", "tensors", "bytes", "dtype", "shape")
+    result = Table("scales that are no planes", "tensors", "bytes", "dtype", "shape")
     for group, nbytes in zip(shown, sizes([group.nbytes for group in shown]), strict=True):
         shapes = ["x".join(map(str, shape)) or "scalar" for shape in islice(group.shapes, _SHOWN_SHAPES)]
         more = ", ..." if len(group.shapes) > _SHOWN_SHAPES else ""

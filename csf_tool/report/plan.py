@@ -1,11 +1,10 @@
 """The report of `plan`."""
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from csf_tool.checkpoint.causes import sentences_of
 from csf_tool.look.plan import MOST_GPUS, Plan, Stack
-from csf_tool.report.console import table
+from csf_tool.report.table import Table
 from csf_tool.text import count, escape, percent, size, sizes
 
 
@@ -40,7 +39,7 @@ def _comparison(plan: Plan) -> Table:
     if plan.gpu_memory:
         rows["all other tensors"] = [plan.tensor_bytes] * 2
         rows[f"left of {size(plan.gpu_memory)}"] = list(plan.left_bytes)
-    result = table("", "decoded when loading", "kept compressed")
+    result = Table("GPU memory", "decoded when loading", "kept compressed")
     columns = [[_or_too_much(cell) for cell in sizes(column)] for column in zip(*rows.values(), strict=True)]
     for name, *cells in zip(rows, *columns, strict=True):
         result.add_row(name, *cells)
@@ -91,7 +90,7 @@ def _kinds(stacks: list[Stack]) -> Table:
         kinds.setdefault((name, stack.experts, stack.rows, stack.cols), []).append(stack)
     dense = sizes([alike[0].dense_bytes for alike in kinds.values()])
     mean = sizes([sum(stack.compressed_bytes for stack in alike) // len(alike) for alike in kinds.values()])
-    result = table("stack", "number", "experts", "plane", "dense", "compressed")
+    result = Table("stack", "number", "experts", "plane", "dense", "compressed")
     for ((name, experts, rows, cols), alike), *cells in zip(kinds.items(), dense, mean, strict=True):
         result.add_row(escape(name), f"{len(alike):,}", f"{experts:,}", f"{rows}x{cols}", *cells)
     return result

@@ -1,16 +1,16 @@
 """The report of `stats`."""
 
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
-from rich.table import Table
 
 from csf_tool.choices import GroupBy
 from csf_tool.codec.formats import format_by_name
 from csf_tool.look.stats import Stats, Totals
-from csf_tool.report.console import SHOWN_ROWS, table
+from csf_tool.report.console import SHOWN_ROWS
 from csf_tool.report.other_scales import groups_report
+from csf_tool.report.table import Table
 from csf_tool.text import count, escape, percent, size, sizes
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
     """The report for people: what it is, the totals, and a table of groups."""
     lines: list[RenderableType] = [f"{escape(stats.path)}: {stats.kind}"]
     if stats.is_csf:
-        lines.append("Readers without CSF support need the dense checkpoint: csf-tool expand writes it.")
+        lines.append("Engines without CSF support cannot load this. To convert it:")
+        lines.append("  csf-tool expand SRC DEST")
     elif stats.dense_total.planes:
         lines.append("It holds no CSF planes: its block scales are stored dense.")
     elif stats.misfits:
@@ -53,7 +54,7 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
 
 
 def _scale_bytes(found: "ScaleBytes") -> Table:
-    result = table("layer", "format", "scales", "NaN", "negative", "zero bytes")
+    result = Table("layer", "format", "scales", "NaN", "negative", "zero bytes")
     for group, counts in found.counts.items():
         numbers = counts.scales, counts.nan, counts.negative, counts.zero
         result.add_row(escape(group.layer), group.fmt.title, *(f"{n:,}" for n in numbers))
@@ -71,28 +72,29 @@ def _counts(stats: Stats) -> str:
 
 
 def _summary(stats: Stats) -> Table:
-    """Sizes of scales, of each format where there are several, and of all tensors.
+    """Sizes of scales with their parts, of each format where there are several, and of all tensors.
 
     What only CSF has is blank for a dense checkpoint.
     """
     total = stats.total if stats.is_csf else stats.dense_total
     parts = stats.by_format if len(stats.by_format) > 1 else {}
-    names = ["block scales", *(f"  {format_by_name(name).title}" for name in parts), "all tensors"]
-    scales = [total, *parts.values()]
-    dense = [*(part.dense_bytes for part in scales), stats.dense_payload_bytes]
     apart = sum(group.nbytes for group in stats.others if group.kind.is_fp4)
-    if apart and not total.planes:
-        names[0], dense[0] = "block scales in no planes", apart
-    columns = [sizes(dense)]
-    if stats.is_csf:
-        names += ["  fixed streams", "  exceptions"]
-        stored = [*(part.csf_bytes for part in scales), stats.payload_bytes]
-        saved = [whole - rest for whole, rest in zip(dense, stored, strict=True)]
-        stored += [total.fixed_bytes, total.exception_bytes]
-        columns += [sizes(stored), sizes(saved), [percent(*of) for of in zip(saved, dense, strict=True)]]
-    result = table("", "dense", "CSF", "saved", "")
-    for name, *cells in zip_longest(names, *columns, fillvalue=""):
-        result.add_row(name, *cells)
+    scales = ("block scales in no planes", apart) if apart and not total.planes else ("block scales", total.dense_bytes)
+    dense = dict([scales]) | {f"  {format_by_name(name).title}": part.dense_bytes for name, part in parts.items()}
+    dense["all tensors"] = stats.dense_payload_bytes
+    result = Table("size of", "dense", "CSF", "saved", "saved/dense")
+    if not stats.is_csf:
+        for name, cell in zip(dense, sizes(list(dense.values())), strict=True):
+            result.add_row(name, cell, "", "", "")
+        return result
+    stored = [total.csf_bytes, *(part.csf_bytes for part in parts.values()), stats.payload_bytes]
+    saved = [whole - rest for whole, rest in zip(dense.values(), stored, strict=True)]
+    shares = [percent(*of) for of in zip(saved, dense.values(), strict=True)]
+    fixed, exceptions, *stored_cells = sizes([total.fixed_bytes, total.exception_bytes, *stored])
+    rows = list(zip(dense, sizes(list(dense.values())), stored_cells, sizes(saved), shares, strict=True))
+    rows[1:1] = [("  fixed streams", "", fixed, "", ""), ("  exceptions", "", exceptions, "", "")]
+    for row in rows:
+        result.add_row(*row)
     return result
 
 
@@ -108,7 +110,7 @@ def _groups(stats: Stats, by: GroupBy) -> dict[str, Totals]:
 def _table(groups: dict[str, Totals], by: GroupBy, csf: bool) -> Table:
     """One row a group."""
     dense, stored = (sizes([t.dense_bytes for t in groups.values()]), sizes([t.csf_bytes for t in groups.values()]))
-    result = table(by, "planes", "dense", "CSF", "CSF/dense", "exceptions")
+    result = Table(by, "planes", "dense", "CSF", "CSF/dense", "exceptions")
     for (name, totals), dense_size, csf_size in zip(groups.items(), dense, stored, strict=True):
         result.add_row(
             escape(name),

@@ -3,22 +3,24 @@
 from rich.console import RenderableType
 from rich.text import Text
 
-from csf_tool.checkpoint.causes import lines_of
+from csf_tool.checkpoint.causes import Line, lines_of
 from csf_tool.checkpoint.problems import Severity
 from csf_tool.prove.verdict import Check, Status, Verified
 from csf_tool.report.console import hint
+from csf_tool.report.written import SHOWN_NAMES, some
 from csf_tool.text import escape
 
 _STYLES = {Status.PASSED: "green", Status.FAILED: "bold red", Status.WARNING: "yellow", Status.SKIPPED: "dim"}
 
+_VERDICTS = r"^(VERIFIED( AS (PUBLISHED|LISTED))?( IN PART)?|NO FAULT FOUND|FAILED)"
+
 
 def verify_report(verified: Verified) -> list[RenderableType]:
-    """The report for people: a line a check with its faults below, and what was proved and what was not."""
+    """The report for people: a line a check with its faults below, what was proved and what not, and what to do."""
     lines: list[RenderableType] = [f"{escape(verified.path)}: {verified.kind}"]
     for check in verified.checks:
         lines += _check(check)
-    lines.append(_last_line(verified))
-    return lines
+    return [*lines, *_conclusions(verified), *_next_steps(verified)]
 
 
 def _check(check: Check) -> list[RenderableType]:
@@ -29,20 +31,36 @@ def _check(check: Check) -> list[RenderableType]:
         f"{looked_at:>9}  {escape(check.note)}",
     )
     lines = lines_of([*check.failures, *check.warnings])
-    styles = {Severity.ERROR: _STYLES[Status.FAILED], Severity.WARNING: _STYLES[Status.WARNING]}
-    said = [Text.assemble(("  ", ""), (line.text, styles[line.severity])) for line in lines]
-    return [head, *said, *(f"  {line}" for line in hint(lines, "--json"))]
+    return [head, *(_fault(check, line) for line in lines), *(f"  {line}" for line in hint(lines, "--json"))]
 
 
-def _last_line(verified: Verified) -> Text:
-    """The verdict, with what was proved and what was not: never a bare OK."""
-    proved = f" Proved: {'; '.join(verified.proved)}." if verified.proved else " Nothing was proved."
-    unproved = f" Not proved: {'; '.join(verified.unproved)}." if verified.unproved else ""
-    return Text.assemble((verified.verdict, _style(verified)), escape(proved), escape(unproved))
+def _fault(check: Check, line: Line) -> Text:
+    """A line on a fault; where it is a warning of a check that failed, it says so."""
+    word = "warning: " if check.failures and line.severity is Severity.WARNING else ""
+    return Text.assemble("  ", (word, _STYLES[Status.WARNING]), line.text)
+
+
+def _conclusions(verified: Verified) -> list[RenderableType]:
+    """The verdict, and what was proved and what was not, a fact a line: never a bare OK."""
+    verdict = Text(verified.verdict)
+    verdict.highlight_regex(_VERDICTS, _style(verified))
+    proved = [f"Proved: {escape(fact)}." for fact in verified.proved] or ["Nothing was proved."]
+    return [verdict, *proved, *(f"Not proved: {escape(fact)}." for fact in verified.unproved)]
 
 
 def _style(verified: Verified) -> str:
-    """The style of the verdict."""
     if not verified.ok:
         return "bold red"
     return "green" if verified.is_proved and not verified.uncovered else "yellow"
+
+
+def _next_steps(verified: Verified) -> list[RenderableType]:
+    """Say what to do next."""
+    if files := verified.again:
+        lines = [f"Download again: {some(files)}"]
+        if verified.download and len(files) <= SHOWN_NAMES:
+            lines.append(f"  {escape(verified.download.command(files))}")
+        return [*lines]
+    if not verified.ok and verified.is_as_published:
+        return ["Another download would give the same: these are the published files. Tell the publisher."]
+    return [f"To prove more: {', or '.join(verified.more)}"] if verified.more else []

@@ -6,7 +6,8 @@ from csf_tool.checkpoint.causes import sentences_of
 from csf_tool.text import count, escape, size
 from csf_tool.write.run import Written
 
-_SHOWN = 10
+SHOWN_NAMES = 10
+"""Most names of a list in a sentence."""
 
 
 def head_lines(written: Written, layout: str = "", what: str = "", work: str = "") -> list[str]:
@@ -48,8 +49,8 @@ def written_lines(written: Written) -> list[str]:
 
 def some(names: list[str]) -> str:
     """Names as a list in a sentence, many of them cut short."""
-    more = f" and {len(names) - _SHOWN} more (--json names all)" if len(names) > _SHOWN else ""
-    return escape(", ".join(names[:_SHOWN])) + more
+    more = f" and {len(names) - SHOWN_NAMES} more (--json names all)" if len(names) > SHOWN_NAMES else ""
+    return escape(", ".join(names[:SHOWN_NAMES])) + more
 
 
 def complete_already(written: Written) -> list[RenderableType]:

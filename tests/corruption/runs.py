@@ -30,8 +30,9 @@ class Ran:
 
     @property
     def verdict(self) -> str:
-        """The last line of stdout."""
-        return self.out.rstrip("\n").rpartition("\n")[2]
+        """The end of stdout: the verdict, what was proved and what was not."""
+        found = re.search(r"^(VERIFIED|NO FAULT FOUND|FAILED).*", self.out, re.MULTILINE | re.DOTALL)
+        return found[0] if found else ""
 
 
 def run(command: Callable[..., None], checkpoint: Path, **options: object) -> Ran:

@@ -9,7 +9,6 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from rich.console import Console
-from rich.table import Table
 
 from csf_tool.bench.gemm import STACKS, TOKENS, GemmResult, Pair, Tile
 from csf_tool.bench.real_layer import Source
@@ -21,6 +20,7 @@ from csf_tool.codec import reference
 from csf_tool.documents.bench import bench_document
 from csf_tool.report.bench import bench_report
 from csf_tool.report.figures.decode_times import bench_figure
+from csf_tool.report.table import Table
 from tests.drawn_texts import unreadable, words
 
 CPU = torch.device("cpu")
