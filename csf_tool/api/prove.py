@@ -84,6 +84,7 @@ def verify(
             all_tensors=all_tensors,
             tensors_only=tensors_only,
             published=list_on_hub(hub).published_hashes() if hub is not None else [],
+            hub=hub or "",
             only=names,
             quick=quick,
             listed=read_hash_list(listed_in, place_of(source)) if listed_in else None,
