@@ -21,8 +21,7 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
     """The report for people: what it is, the totals, and a table of groups."""
     lines: list[RenderableType] = [f"{escape(stats.path)}: {stats.kind}"]
     if stats.is_csf:
-        lines.append("Engines without CSF support cannot load this. To convert it:")
-        lines.append("  csf-tool expand SRC DEST")
+        lines.append("Engines without CSF support cannot load this. Convert it: csf-tool expand SRC DEST")
     elif stats.dense_total.planes:
         lines.append("It holds no CSF planes: its block scales are stored dense.")
     elif stats.misfits:
