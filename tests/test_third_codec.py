@@ -105,6 +105,6 @@ def test_files_of_it_are_compressed_verified_and_restored(dense: Path, tmp_path:
     inspected = run("inspect", csf, "layers.0.mlp.experts.0.up_proj.weight_scale")
     assert inspected.returncode == 0, inspected.stderr
     assert "columns of E5M2 scales (F8_E5M2)" in inspected.stdout
-    assert "\n60 (1) " in inspected.stdout  # the base of most rows, 0x3C
+    assert "\n60 (1)\t" in inspected.stdout  # the base of most rows, 0x3C
     assert run("expand", csf, back, "--device", "cpu").returncode == 0
     assert hashlib.sha256((back / "model.safetensors").read_bytes()).hexdigest() == original
