@@ -69,6 +69,41 @@ def stats(
 
 
 @guarded
+def ls(
+    checkpoint: CheckpointArgument,
+    pattern: Annotated[
+        str | None,
+        typer.Argument(metavar="GLOB", help="Name of a tensor or a stream; or a glob in quotes.", show_default="all"),
+    ] = None,
+    stored: Annotated[
+        bool,
+        typer.Option("--stored", rich_help_panel=WHAT, help="List what the shards hold: streams in place of scales."),
+    ] = False,
+    all_shards: AllShardsOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """List the tensors, from the headers: those of the dense checkpoint, or with --stored those that are stored.
+
+    Into a file or another program it prints a line a tensor, with tabs between name, dtype, shape, bytes and shard,
+    and no line of titles.
+
+    Examples:
+    csf-tool ls Qwen-CSF '*.layers.3.*gate_proj*'
+    csf-tool ls Qwen-CSF --stored
+    """
+    from csf_tool.checkpoint.problems import errors
+    from csf_tool.look.listing import list_tensors
+    from csf_tool.report.console import print_problems
+    from csf_tool.report.listing import print_json_listing, print_listing
+
+    opened = open_argument(checkpoint, all_shards=all_shards)
+    listing = list_tensors(opened, pattern, stored=stored)
+    (print_json_listing if as_json else print_listing)(listing)
+    print_problems(opened.problems)
+    return 1 if errors(opened.problems) else 0
+
+
+@guarded
 def inspect(
     checkpoint: CheckpointArgument,
     plane: Annotated[
