@@ -6,7 +6,7 @@ import typer
 
 from csf_tool.choices import GroupBy
 from csf_tool.cli.command import check_figure, guarded, note, open_argument, show, write_figure
-from csf_tool.cli.help import WHAT
+from csf_tool.cli.help import OUTPUT, WHAT
 from csf_tool.cli.options import AllShardsOption, CheckpointArgument, FigureOption, JsonOption
 from csf_tool.errors import UsageError
 
@@ -29,6 +29,10 @@ def stats(
             help="Read and decode all scales, too. Count NaN, negative and zero bytes per layer.",
         ),
     ] = False,
+    markdown: Annotated[
+        bool,
+        typer.Option("--markdown", rich_help_panel=OUTPUT, help="Print tables for a model card or an issue."),
+    ] = False,
     all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -37,14 +41,18 @@ def stats(
     Examples:
     csf-tool stats Qwen-CSF
     csf-tool stats Qwen-CSF --by layer --figure scales.svg
+    csf-tool stats Qwen-CSF --by shard --markdown
     """
     from csf_tool.checkpoint.problems import errors
     from csf_tool.documents.stats import stats_document
     from csf_tool.look.stats import collect_stats
     from csf_tool.report.console import print_problems
+    from csf_tool.report.markdown import stats_markdown
     from csf_tool.report.stats import stats_report
     from csf_tool.text import size
 
+    if markdown and (other := "--json" if as_json else "--scales" if scales else None):
+        raise UsageError(f"--markdown and {other}: give one of them")
     check_figure(figure)
     opened = open_argument(checkpoint, all_shards=all_shards)
     found = collect_stats(opened)
@@ -61,7 +69,10 @@ def stats(
         with progress_bar() as progress:
             found.scale_bytes = count_scale_bytes(opened, make_decoder("auto"), progress, default_jobs())
         found.problems = found.problems + found.scale_bytes.problems
-    show(found, stats_document, lambda found: stats_report(found, by), as_json)
+    if markdown:
+        typer.echo("\n".join(stats_markdown(found, by)))
+    else:
+        show(found, stats_document, lambda found: stats_report(found, by), as_json)
     if opened.hub and opened.is_remote:
         note(f"{opened.label}: read from the Hub: {size(opened.hub.bytes_by_range)} of its shards' headers")
     print_problems(found.problems, "--json")

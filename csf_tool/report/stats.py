@@ -8,7 +8,7 @@ from rich.table import Table
 
 from csf_tool.choices import GroupBy
 from csf_tool.codec.formats import format_by_name
-from csf_tool.look.stats import Stats, Totals
+from csf_tool.look.stats import Stats, Totals, groups_of
 from csf_tool.report.console import SHOWN_ROWS, table
 from csf_tool.report.other_scales import groups_report
 from csf_tool.text import count, escape, percent, size, sizes
@@ -38,7 +38,7 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
         lines.append(f"It is not complete, by the number of tensors ({found}): see the problems below.")
     lines += ["", _summary(stats), "", _counts(stats)]
     if stats.by_projection:
-        groups = _groups(stats, by)
+        groups = groups_of(stats, by)
         lines += ["", _table(dict(islice(groups.items(), SHOWN_ROWS)), by, stats.is_csf)]
         if len(groups) > SHOWN_ROWS:
             lines.append(f"... and {len(groups) - SHOWN_ROWS:,} more; --json lists all")
@@ -94,15 +94,6 @@ def _summary(stats: Stats) -> Table:
     for name, *cells in zip_longest(names, *columns, fillvalue=""):
         result.add_row(name, *cells)
     return result
-
-
-def _groups(stats: Stats, by: GroupBy) -> dict[str, Totals]:
-    """The groups of the table's rows."""
-    if by is GroupBy.LAYER:
-        return stats.by_layer
-    if by is GroupBy.SHARD:
-        return stats.by_shard
-    return stats.projections
 
 
 def _table(groups: dict[str, Totals], by: GroupBy, csf: bool) -> Table:
