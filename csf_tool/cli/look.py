@@ -41,7 +41,6 @@ def stats(
     Examples:
     csf-tool stats Qwen-CSF
     csf-tool stats Qwen-CSF --by layer --figure scales.svg
-    csf-tool stats Qwen-CSF --by shard --markdown
     """
     from csf_tool.checkpoint.problems import errors
     from csf_tool.documents.stats import stats_document
