@@ -55,6 +55,7 @@ def sizes_in(folder: Path) -> dict[str, int]:
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 
 
+@pytest.mark.slow
 @every_operation
 def test_it_foresees_every_file_and_every_byte(sample: Sample, tmp_path: Path, name: str) -> None:
     source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
@@ -72,6 +73,7 @@ def test_it_foresees_every_file_and_every_byte(sample: Sample, tmp_path: Path, n
     assert (again["was_complete"], again["files"], again["bytes_to_write"]) == (True, [], 0)
 
 
+@pytest.mark.slow
 @every_operation
 def test_it_foresees_parts_and_going_on(sample: Sample, tmp_path: Path, name: str) -> None:
     source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
@@ -91,6 +93,7 @@ def test_it_foresees_parts_and_going_on(sample: Sample, tmp_path: Path, name: st
     assert {name for name in sizes(plan, "keep") if name.endswith(".safetensors")} == set(found["resumed_shards"])
 
 
+@pytest.mark.slow
 @every_operation
 def test_it_foresees_what_is_adopted(sample: Sample, tmp_path: Path, name: str) -> None:
     source, whole, out = sample(OPERATIONS[name][0]), tmp_path / "whole", tmp_path / "into" / "out"
@@ -104,6 +107,7 @@ def test_it_foresees_what_is_adopted(sample: Sample, tmp_path: Path, name: str) 
     assert plan["bytes_to_write"] == found["bytes_written"]
 
 
+@pytest.mark.slow
 @every_operation
 def test_it_foresees_what_is_removed_and_asks_nothing(copied: Copied, tmp_path: Path, name: str) -> None:
     source, out = copied(OPERATIONS[name][0]), tmp_path / "into" / "out"
