@@ -246,5 +246,6 @@ def test_a_source_on_the_hub_is_not_fetched(hub: Hub, tmp_path: Path) -> None:
     out.parent.mkdir()
     plan = foreseen("expand hf", "org/nvfp4-csf-hf", out)
     assert plan["bytes_to_fetch"] > plan["bytes_to_read"] > 0
+    assert hub.sent() < plan["bytes_to_fetch"] / 3
     found = report("expand hf", Path("org/nvfp4-csf-hf"), out)
     assert (plan["bytes_to_write"], sizes(plan)) == (found["bytes_written"], sizes_in(out))
