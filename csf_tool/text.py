@@ -15,9 +15,10 @@ _UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 def escape(name: object) -> str:
     """A name from a file, with everything that could act on a terminal shown as its escape sequence."""
-    return "".join(
-        c if unicodedata.category(c) not in _UNSAFE else c.encode("unicode_escape").decode() for c in str(name)
-    )
+    text = str(name)
+    if text.isprintable():
+        return text
+    return "".join(c if unicodedata.category(c) not in _UNSAFE else c.encode("unicode_escape").decode() for c in text)
 
 
 _BRIEF = reprlib.Repr()

@@ -162,7 +162,7 @@ def test_the_lines_of_a_plan_cross_where_it_says(sample: Sample) -> None:
     assert below.argmax() == plan.wins_from
     assert below[plan.wins_from :].all()
     assert np.asarray(wins.get_xdata()).tolist() == [np.asarray(dense.get_xdata())[plan.wins_from]] * 2
-    assert wins.get_label() == "less memory from 3 resident stacks on"
+    assert wins.get_label() == "less memory from 5 resident stacks on"
     assert np.asarray(dense.get_xdata())[[0, 2, -1]].tolist() == [0, 1, 3]
     ends = plan_document(plan)["growth"][-1]
     drawn = [np.asarray(line.get_ydata())[-1] * 1024 for line in (dense, kept)]

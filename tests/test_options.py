@@ -68,7 +68,7 @@ def test_every_option_refuses_what_it_cannot_be(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_arguments_that_are_missing_or_too_many(name: str) -> None:
-    most = [*needed(name), "PLANE"] if name == "inspect" else needed(name)
+    most = [*needed(name), "PLANE"] if name in ("inspect", "ls") else needed(name)
     assert mistake(name, *most, "more").startswith(f"more: one argument too many: {name} takes ")
     assert mistake(name, *most, "more", "and", "more").startswith("more (and 2 more): one argument too many")
     for n in range(len(needed(name)[:2])):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from csf_tool.cli.look import inspect, plan, stats
+from csf_tool.cli.look import inspect, ls, plan, stats
 from csf_tool.cli.measure import bench, demo
 from csf_tool.cli.parsing import Command, Commands
 from csf_tool.cli.prove import identity, verify
@@ -27,6 +27,7 @@ app = typer.Typer(
 _GROUPS = {
     "Look": {
         stats: "Sizes, compressed and dense",
+        ls: "Names, dtypes, shapes and sizes of tensors",
         inspect: "One plane, or all of them ranked",
         plan: "GPU memory that is needed",
     },

@@ -6,7 +6,7 @@ import typer
 
 from csf_tool.choices import GroupBy
 from csf_tool.cli.command import check_figure, guarded, note, open_argument, show, write_figure
-from csf_tool.cli.help import WHAT
+from csf_tool.cli.help import OUTPUT, WHAT
 from csf_tool.cli.options import AllShardsOption, CheckpointArgument, FigureOption, JsonOption
 from csf_tool.errors import UsageError
 
@@ -29,6 +29,10 @@ def stats(
             help="Read and decode all scales, too. Count NaN, negative and zero bytes per layer.",
         ),
     ] = False,
+    markdown: Annotated[
+        bool,
+        typer.Option("--markdown", rich_help_panel=OUTPUT, help="Print tables for a model card or an issue."),
+    ] = False,
     all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -42,9 +46,12 @@ def stats(
     from csf_tool.documents.stats import stats_document
     from csf_tool.look.stats import collect_stats
     from csf_tool.report.console import print_problems
+    from csf_tool.report.markdown import stats_markdown
     from csf_tool.report.stats import stats_report
     from csf_tool.text import size
 
+    if markdown and (other := "--json" if as_json else "--scales" if scales else None):
+        raise UsageError(f"--markdown and {other}: give one of them")
     check_figure(figure)
     opened = open_argument(checkpoint, all_shards=all_shards)
     found = collect_stats(opened)
@@ -61,11 +68,49 @@ def stats(
         with progress_bar() as progress:
             found.scale_bytes = count_scale_bytes(opened, make_decoder("auto"), progress, default_jobs())
         found.problems = found.problems + found.scale_bytes.problems
-    show(found, stats_document, lambda found: stats_report(found, by), as_json)
+    if markdown:
+        typer.echo("\n".join(stats_markdown(found, by)))
+    else:
+        show(found, stats_document, lambda found: stats_report(found, by), as_json)
     if opened.hub and opened.is_remote:
         note(f"{opened.label}: read from the Hub: {size(opened.hub.bytes_by_range)} of its shards' headers")
     print_problems(found.problems, "--json")
     return 1 if errors(found.problems) else 0
+
+
+@guarded
+def ls(
+    checkpoint: CheckpointArgument,
+    pattern: Annotated[
+        str | None,
+        typer.Argument(metavar="GLOB", help="Name of a tensor or a stream; or a glob in quotes.", show_default="all"),
+    ] = None,
+    stored: Annotated[
+        bool,
+        typer.Option("--stored", rich_help_panel=WHAT, help="List what the shards hold: streams in place of scales."),
+    ] = False,
+    all_shards: AllShardsOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """List the tensors, from the headers: those of the dense checkpoint, or with --stored those that are stored.
+
+    Into a file or another program it prints a line a tensor, with tabs between name, dtype, shape, bytes and shard,
+    and no line of titles.
+
+    Examples:
+    csf-tool ls Qwen-CSF '*.layers.3.*gate_proj*'
+    csf-tool ls Qwen-CSF --stored
+    """
+    from csf_tool.checkpoint.problems import errors
+    from csf_tool.look.listing import list_tensors
+    from csf_tool.report.console import print_problems
+    from csf_tool.report.listing import print_json_listing, print_listing
+
+    opened = open_argument(checkpoint, all_shards=all_shards)
+    listing = list_tensors(opened, pattern, stored=stored)
+    (print_json_listing if as_json else print_listing)(listing)
+    print_problems(opened.problems)
+    return 1 if errors(opened.problems) else 0
 
 
 @guarded

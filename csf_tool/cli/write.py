@@ -35,13 +35,13 @@ def expand(
     from csf_tool.write.expand import expand as run
 
     if consumed := how.consumed(checkpoint, destination):
-        show(consumed, lambda done: expand_document(as_expanded(done)), lambda _: [], as_json)
+        how.show(as_expanded(consumed), expand_document, lambda _: [], as_json)
         return 0
     with how.opened(checkpoint, destination) as w:
         done = run(w.source, w.destination, w.decoder(device), w.progress, w.options)
         w.list_files(done)
     print_problems(done.excused)
-    show(done, expand_document, expand_report, as_json)
+    how.show(done, expand_document, expand_report, as_json)
     return 0
 
 
@@ -102,13 +102,13 @@ def compress(
         typer.Option(
             metavar="GLOB",
             rich_help_panel=WHAT,
-            help="Compress scales whose tensor name matches.",
+            help="Scales to compress, by name.",
             show_default="routed experts",
         ),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", rich_help_panel=WHAT, help="Leave scales dense whose tensor name matches."),
+        typer.Option(metavar="GLOB", rich_help_panel=WHAT, help="Scales to leave dense, by name."),
     ] = None,
     keep_larger: Annotated[
         bool, typer.Option("--keep-larger", rich_help_panel=WHAT, help="Compress planes that get larger, too.")
@@ -140,7 +140,7 @@ def compress(
     from csf_tool.write.selection import Rules
 
     if consumed := how.consumed(dense, destination):
-        show(consumed, lambda done: compress_document(as_compressed(done)), lambda _: [], as_json)
+        how.show(as_compressed(consumed), compress_document, lambda _: [], as_json)
         return 0
     what = CompressOptions(
         layout=to,
@@ -151,7 +151,7 @@ def compress(
         encoder, decoder = w.encoder(device), w.decoder(device, lambda _: None)
         done = run(w.source, w.destination, what, encoder, decoder, w.progress, w.options)
         w.list_files(done)
-    show(done, compress_document, compress_report, as_json)
+    how.show(done, compress_document, compress_report, as_json)
     return 0
 
 
@@ -186,11 +186,11 @@ def convert(
     from csf_tool.write.convert import convert as run
 
     if consumed := how.consumed(source, destination):
-        show(consumed, lambda done: convert_document(as_converted(done, to)), lambda _: [], as_json)
+        how.show(as_converted(consumed, to), convert_document, lambda _: [], as_json)
         return 0
     what = ConvertOptions(checkpoint_root, origin.stated(to, checkpoint_root))
     with how.opened(source, destination, link=link) as w:
         done = run(w.source, w.destination, to, what, w.progress, w.options)
         w.list_files(done)
-    show(done, convert_document, convert_report, as_json)
+    how.show(done, convert_document, convert_report, as_json)
     return 0

@@ -1,26 +1,33 @@
 """Everything that the commands that write have in common: their options, and the run that these ask for."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from csf_tool.cli.command import detail, note, open_argument
+from csf_tool.cli.command import detail, note, open_argument, show
 from csf_tool.cli.help import FILES, SPEED
 from csf_tool.cli.options import AllShardsOption, JobsOption, cache_option
 from csf_tool.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from csf_tool.checkpoint.model import Checkpoint
     from csf_tool.checkpoint.published import StatedOrigin
     from csf_tool.coders.decoder import Decoder
     from csf_tool.coders.encoder import Encoder
     from csf_tool.progress import Progress
+    from csf_tool.write.compress import Compressed
+    from csf_tool.write.convert import Converted
+    from csf_tool.write.expand import Expanded
     from csf_tool.write.run import WriteOptions, Written
+
+R = TypeVar("R", "Expanded", "Compressed", "Converted")
 
 CONTAINER = "In a container's documents"
 """The title of the options about where a container says that it is from."""
@@ -41,6 +48,8 @@ class Writing:
         from csf_tool.coders.decoder import make_decoder
         from csf_tool.running.cluster import RemoteDecoder
 
+        if self.options.dry_run:  # nothing is decoded
+            tell = detail
         return RemoteDecoder(device) if self.cluster else make_decoder(device, tell=tell)
 
     def encoder(self, device: str) -> "Encoder":
@@ -98,15 +107,39 @@ class WritingOptions:
     yes: Annotated[
         bool, typer.Option("--yes", "-y", rich_help_panel=FILES, help="Do not ask before --consume-source.")
     ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", rich_help_panel=FILES, help="Say what would be done, and write nothing.")
+    ] = False
     all_shards: AllShardsOption = False
 
+    def show(
+        self,
+        done: R,
+        document: Callable[[R], Mapping[str, object]],
+        report: Callable[[R], list["RenderableType"]],
+        as_json: bool,
+    ) -> None:
+        """Print the result of a run, or what it would do."""
+        from csf_tool.documents.dry_run import dry_run_document
+        from csf_tool.report.dry_run import dry_run_report
+
+        if self.dry_run:
+            show(done, dry_run_document, dry_run_report, as_json)
+        else:
+            show(done, document, report, as_json)
+
     def consumed(self, argument: str, destination: Path) -> "Written | None":
-        """The result of a run with `--consume-source` that had only its last source shards to remove: gone now."""
+        """The result of a run with `--consume-source` that had only its last source shards to remove: gone now.
+
+        A dry run leaves them.
+        """
         from csf_tool.write.consume import finished_removal
 
-        if not (self.consume_source and (done := finished_removal(Path(argument), destination))):
+        if not self.consume_source:
             return None
-        note(f"{destination} is complete already, and the shards of {argument} are gone")
+        done = finished_removal(Path(argument), destination, dry_run=self.dry_run)
+        if done and not self.dry_run:
+            note(f"{destination} is complete already, and the shards of {argument} are gone")
         return done
 
     @contextmanager
@@ -140,6 +173,7 @@ class WritingOptions:
                 adopt=self.adopt,
                 link=link,
                 executor=executor,
+                dry_run=self.dry_run,
             )
             there = destination.absolute() if self.cluster else destination
             yield Writing(opened, there, options, progress, self.cluster)
@@ -149,7 +183,7 @@ class WritingOptions:
         from csf_tool.write.run import require_sole_run
 
         require_sole_run(self.shards, self.cluster)
-        if self.yes:
+        if self.yes or self.dry_run:
             return
         question = f"Every shard of {source.label} will be removed once its replacement is proven. Go on?"
         if not sys.stdin.isatty():

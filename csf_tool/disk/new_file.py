@@ -186,8 +186,10 @@ def _host() -> str:
     return socket.gethostname().replace(".", "_")
 
 
-def remove_abandoned(path: Path) -> None:
+def remove_abandoned(path: Path, *, spare: bool = False) -> int:
     """Remove a partial file of this machine that nobody writes any more: its writer's lock on it is gone.
+
+    Return its bytes; with `spare`, it stays all the same.
 
     Where there are no locks, the writer's process must be gone. Locks come first: a new process can have a dead one's
     number, and systems that run under one host name may not see each other's processes. A file that another user
@@ -195,11 +197,15 @@ def remove_abandoned(path: Path) -> None:
     """
     match = PARTIAL.fullmatch(path.name)
     if not match or match["host"] != _host() or path.is_symlink() or not path.is_file():
-        return
+        return 0
     with suppress(FileNotFoundError, PermissionError), path.open("r+b") as file:  # NFS locks only what is open to write
         locked = lock(file.fileno(), wait=False)
         if locked or (locked is None and not _is_running(int(match["process"]))):
-            path.unlink(missing_ok=True)  # while it is locked: a process that has just made it notices
+            nbytes = os.fstat(file.fileno()).st_size
+            if not spare:
+                path.unlink(missing_ok=True)  # while it is locked: a process that has just made it notices
+            return nbytes
+    return 0
 
 
 def _is_running(process: int) -> bool:

@@ -1,11 +1,13 @@
 """The JSON documents of `expand`, `compress` and `convert`; `finish` prints that of the run that it finishes."""
 
+from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from csf_tool.write.compress import Compressed
 from csf_tool.write.convert import Converted
 from csf_tool.write.expand import Expanded
 from csf_tool.write.run import Written
+from csf_tool.write.selection import LeftDense
 
 
 class NotCarriedDocument(TypedDict):
@@ -165,10 +167,7 @@ def compress_document(compressed: Compressed) -> CompressDocument:
             }
             for totals in compressed.by_format
         ],
-        "left_dense": [
-            {"tensor": entry.plane.name, "dense_bytes": entry.plane.dense_bytes, "reason": entry.reason}
-            for entry in compressed.left
-        ],
+        "left_dense": left_dense_documents(compressed.left),
     }
 
 
@@ -189,6 +188,18 @@ def written_document(written: Expanded | Compressed | Converted) -> ExpandDocume
     return compress_document(written) if isinstance(written, Compressed) else convert_document(written)
 
 
+def left_dense_documents(left: Sequence[LeftDense]) -> list[LeftDenseDocument]:
+    """The documents of block scales that are left dense."""
+    return [
+        {"tensor": entry.plane.name, "dense_bytes": entry.plane.dense_bytes, "reason": entry.reason} for entry in left
+    ]
+
+
+def not_carried_documents(written: Written) -> list[NotCarriedDocument]:
+    """The documents of files that the result does not have."""
+    return [{"file": name, "reason": str(cause)} for cause, names in written.left_out.items() for name in names]
+
+
 def _written(written: Written) -> WrittenDocument:
     """The fields that all three have."""
     return {
@@ -200,9 +211,7 @@ def _written(written: Written) -> WrittenDocument:
         "missing_shards": written.missing,
         "removed_sources": written.removed_sources,
         "other_files": written.other_files,
-        "not_carried": [
-            {"file": name, "reason": str(cause)} for cause, names in written.left_out.items() for name in names
-        ],
+        "not_carried": not_carried_documents(written),
         "notes": written.notes,
         "was_complete": written.was_complete,
         "bytes_written": written.bytes_written,

@@ -28,7 +28,7 @@ def count_choices(chosen, expert_start, number, experts, EXPERTS: tl.constexpr, 
 
 
 def expert_start_of(chosen: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Where the rows of each expert begin, in `out`: what the decompress functions take as `expert_start`.
+    """The places where the rows of each expert begin, in `out`: `expert_start` of the decompress functions.
 
     One launch, which allocates nothing and waits for nothing, and which takes longer the more choices there are: with
     many more of them than experts hardly an expert is idle, and decoding all is as good.

@@ -10,6 +10,7 @@ from csf_tool.checkpoint.model import Checkpoint, DenseTable, Plane, PlaneTable
 from csf_tool.checkpoint.names import layers_of, natural_key
 from csf_tool.checkpoint.other_scales import ScaleGroup, grouped
 from csf_tool.checkpoint.problems import Problem
+from csf_tool.choices import GroupBy
 from csf_tool.codec.formats import EXCEPTION_BYTES, format_by_name
 from csf_tool.codes import Code
 
@@ -107,6 +108,15 @@ class Stats:
     def dense_payload_bytes(self) -> int:
         """Bytes of all tensors once every plane is dense."""
         return self.payload_bytes - self.total.csf_bytes + self.total.dense_bytes
+
+
+def groups_of(stats: Stats, by: GroupBy) -> dict[str, Totals]:
+    """The groups of a table's rows."""
+    if by is GroupBy.LAYER:
+        return stats.by_layer
+    if by is GroupBy.SHARD:
+        return stats.by_shard
+    return stats.projections
 
 
 def collect_stats(checkpoint: Checkpoint) -> Stats:

@@ -32,10 +32,12 @@ def compress_report(compressed: Compressed) -> list[RenderableType]:
     if compressed.target.gives_receipts and not compressed.missing:
         lines.append("Every original shard was rebuilt from it and has its SHA-256.")
     lines += written_lines(compressed)
-    if compressed.left:
-        lines.append(f"Left dense: {count(len(compressed.left), 'block scale')}.")
-        lines.append(_reasons(compressed.left))
-    return lines
+    return [*lines, *left_dense_lines(compressed.left)]
+
+
+def left_dense_lines(left: list[LeftDense]) -> list[RenderableType]:
+    """Lines on the scales that stay dense, and why."""
+    return [f"Left dense: {count(len(left), 'block scale')}.", _reasons(left)] if left else []
 
 
 def _reasons(left: list[LeftDense]) -> Table:

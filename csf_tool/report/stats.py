@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from csf_tool.choices import GroupBy
 from csf_tool.codec.formats import format_by_name
-from csf_tool.look.stats import Stats, Totals
+from csf_tool.look.stats import Stats, Totals, groups_of
 from csf_tool.report.console import SHOWN_ROWS
 from csf_tool.report.other_scales import groups_report
 from csf_tool.report.table import Table
@@ -38,7 +38,7 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
         lines.append(f"It is not complete, by the number of tensors ({found}): see the problems below.")
     lines += ["", _summary(stats), "", _counts(stats)]
     if stats.by_projection:
-        groups = _groups(stats, by)
+        groups = groups_of(stats, by)
         lines += ["", _table(dict(islice(groups.items(), SHOWN_ROWS)), by, stats.is_csf)]
         if len(groups) > SHOWN_ROWS:
             lines.append(f"... and {len(groups) - SHOWN_ROWS:,} more; --json lists all")
@@ -95,15 +95,6 @@ def _summary(stats: Stats) -> Table:
     for row in rows:
         result.add_row(*row)
     return result
-
-
-def _groups(stats: Stats, by: GroupBy) -> dict[str, Totals]:
-    """The groups of the table's rows."""
-    if by is GroupBy.LAYER:
-        return stats.by_layer
-    if by is GroupBy.SHARD:
-        return stats.by_shard
-    return stats.projections
 
 
 def _table(groups: dict[str, Totals], by: GroupBy, csf: bool) -> Table:

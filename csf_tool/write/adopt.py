@@ -31,7 +31,7 @@ def adopt(
     Raises:
         UsageError: a file holds something else. It is left as it is, and the right ones stay recorded.
     """
-    unrecorded = [file for file in files if journal.is_unrecorded(_name(file))]
+    unrecorded = [file for file in files if journal.is_unrecorded(name_of(file))]
     if unrecorded:
         shards = sum(isinstance(file, OutputShard) for file in unrecorded)
         progress.start("compare", Amount(sum(file.size for file in unrecorded), shards))
@@ -45,13 +45,13 @@ def adopt(
         else:
             progress.advance(file.size)
         if record:
-            journal.finish(_name(file), record)
-            good.append(_name(file))
+            journal.finish(name_of(file), record)
+            good.append(name_of(file))
         else:
-            wrong.append(journal.path_of(_name(file)))
+            wrong.append(journal.path_of(name_of(file)))
 
     def compare(file: File) -> Record | None:
-        path = journal.path_of(_name(file))
+        path = journal.path_of(name_of(file))
         if path.is_symlink() or not is_file(path) or path.stat().st_size != file.size:
             return None
         if isinstance(file, OutputShard):
@@ -60,12 +60,22 @@ def adopt(
 
     with local_executor(jobs) as pool:
         run_jobs(unrecorded, compare, done, pool, cancel, progress.wait)
+    refuse_wrong(wrong)
+    return sorted(good)
+
+
+def refuse_wrong(wrong: Sequence[Path]) -> None:
+    """Refuse a destination in which files are wrong.
+
+    Raises:
+        UsageError: there are such files.
+    """
     if wrong:
         more = f", nor do {len(wrong) - 1} more files" if len(wrong) > 1 else ""
         problem = f"does not belong there{more}: remove what is wrong, and run again"
         raise UsageError(problem, Code.WRONG_IN_DESTINATION, str(min(wrong)))
-    return sorted(good)
 
 
-def _name(file: File) -> str:
+def name_of(file: File) -> str:
+    """The path of a file in the destination."""
     return file.target if isinstance(file, SideFile) else file.name

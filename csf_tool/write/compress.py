@@ -27,6 +27,7 @@ from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import render_json
+from csf_tool.disk.own_files import OWN_FOLDER
 from csf_tool.errors import UsageError
 from csf_tool.progress import Progress
 from csf_tool.text import count
@@ -170,7 +171,9 @@ def compress(
     checkpoint.fetch_side_files()
     require_known_hashes(checkpoint, "not compressed")
     left: list[LeftDense] = []
-    kept = None if how.executor else KeptStreams(Destination(destination))
+    there = Destination(destination)
+    there.require_writable(OWN_FOLDER)  # before there is work to lose
+    kept = None if how.executor or how.dry_run else KeptStreams(there)
     with kept or nullcontext():
         if facts:
             choice = _Choice(**facts)

@@ -20,6 +20,7 @@ from csf_tool.disk.paths import holds_files, safe_relative
 from csf_tool.disk.reader import RandomReader, drop_cache, exists
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import escape
+from csf_tool.write.dry_run import DryRun
 from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, consumed_shards, is_complete
 from csf_tool.write.output import OutputShard
@@ -78,17 +79,18 @@ def _why_not(shard: Shard) -> str | None:
     return None
 
 
-def finish_removal(source: Path, destination: Path) -> bool:
-    """Remove the last source shards of a run that was killed while it did so; return whether all is done.
+def last_to_remove(source: Path, destination: Path) -> list[str] | None:
+    """The source shards that a run was killed over removing at its end; None where no such run is there.
 
-    All is done as well where a run that removed the shards of `source` has finished.
+    There are none where a run that removed the shards of `source` has finished.
 
     Raises:
         UsageError: the destination is of another source, or a shard in `source` is not the one that the run has read.
     """
     if not is_complete(destination):
         noted = finished_run(destination)
-        return noted.get("root") == source_root(source) and not _has_shards(source)
+        is_done = noted.get("root") == source_root(source) and not _has_shards(source)
+        return [] if is_done else None
     journal = Journal(destination)
     run = journal.run()
     if run is None or run.root != source_root(source):
@@ -100,17 +102,27 @@ def finish_removal(source: Path, destination: Path) -> bool:
         if status and (status.st_size, status.st_mtime_ns) != recorded:
             problem = f"is not the shard that {destination} was made from: nothing was removed"
             raise UsageError(problem, file=str(source / name))
-    for name in consumed:
-        (source / name).unlink(missing_ok=True)
-    journal.close()
-    return True
+    return [name for name in consumed if _status(source / name)]
 
 
-def finished_removal(source: Path, destination: Path) -> Written | None:
-    """The report of a run that had only its last source shards to remove; see `finish_removal`."""
-    if not finish_removal(source, destination):
+def finished_removal(source: Path, destination: Path, *, dry_run: bool = False) -> Written | None:
+    """Remove the last source shards of a run that was killed while it did so; None where no such run is there.
+
+    Raises:
+        As `last_to_remove`.
+    """
+    names = last_to_remove(source, destination)
+    if names is None:
         return None
-    return Written(source=str(source), destination=str(destination), was_complete=True)
+    done = Written(source=str(source), destination=str(destination), was_complete=True)
+    if dry_run:
+        done.dry_run = DryRun(removes=names)
+        return done
+    for name in names:
+        (source / name).unlink(missing_ok=True)
+    if is_complete(destination):
+        Journal(destination).close()
+    return done
 
 
 def _has_shards(source: Path) -> bool:

@@ -299,6 +299,9 @@ class CopyingRenderer:
         """See `csf_tool.write.output.Renderer`."""
         return _Copying(shard)
 
+    def foreseen_receipt(self, shard: OutputShard) -> None:
+        """See `csf_tool.write.output.Renderer`: there are none."""
+
 
 @dataclass(frozen=True)
 class _Copying:

@@ -41,6 +41,9 @@ class DecodingRenderer:
         """See `csf_tool.write.output.Renderer`."""
         return _Decoding(shard, readers, self.decoder)
 
+    def foreseen_receipt(self, shard: OutputShard) -> None:
+        """See `csf_tool.write.output.Renderer`: there are none."""
+
 
 @dataclass(frozen=True)
 class _Decoding:

@@ -1,5 +1,6 @@
 """Folders to write into, whose files are never overwritten."""
 
+import errno
 import os
 import shutil
 import tempfile
@@ -52,10 +53,22 @@ class Destination:
         Raises:
             EnvironmentFault: it has not.
         """
+        if (free := self.free_bytes()) is not None:
+            self.refuse_too_little(nbytes, free)
+
+    def free_bytes(self) -> int | None:
+        """Bytes that are free on its disk; None where the file system states none."""
         try:
-            free = shutil.disk_usage(self._existing()).free
+            return shutil.disk_usage(self._existing()).free
         except OSError:
-            return
+            return None
+
+    def refuse_too_little(self, nbytes: int, free: int) -> None:
+        """Check that so many bytes, of which so many are free, have room.
+
+        Raises:
+            EnvironmentFault: they have not.
+        """
         if free < nbytes:
             problem = "too little room (--ignore-space begins all the same): "
             problem += f"{size(nbytes)} are needed, {size(free)} are free: {size(nbytes - free)} short"
@@ -64,6 +77,21 @@ class Destination:
     def _existing(self) -> Path:
         """The folder, or its nearest parent that exists."""
         return next(p for p in (self.path.absolute(), *self.path.absolute().parents) if exists(p))
+
+    def require_writable(self, name: str) -> None:
+        """Check that a file or folder of that name can be made, without making it.
+
+        Raises:
+            EnvironmentFault: they cannot.
+        """
+        place = self._existing()
+        fault = 0 if os.access(place, os.W_OK | os.X_OK) else errno.EACCES
+        if fault := fault if is_folder(place) else errno.ENOTDIR:
+            raise writing_fault(str(self.path / name), OSError(fault, os.strerror(fault)))
+
+    def shares_disk(self, path: Path) -> bool:
+        """Whether a file lies on the same file system, as hard links must."""
+        return path.stat().st_dev == self._existing().stat().st_dev
 
     def scratch_file(self) -> BinaryIO:
         """A file without a name on the same disk, read and written without a buffer; it is gone when it is closed.

@@ -27,7 +27,7 @@ from csf_tool.progress import OnBytes
 from csf_tool.write.copy import pieces
 from csf_tool.write.decoding import decode_parts
 from csf_tool.write.kept_streams import KeptStreams
-from csf_tool.write.output import OutputShard
+from csf_tool.write.output import UNKNOWN_HASH, OutputShard
 from csf_tool.write.selection import csf_bytes
 
 
@@ -66,6 +66,20 @@ def _stream_entries(plane: DensePlane, exceptions: int) -> list[tuple[str, str, 
     ]
 
 
+def scale_receipt(plane: DensePlane, nbytes: int, sha256: str) -> ScaleReceipt:
+    """The receipt of a plane whose two streams take so many bytes, and whose dense scales have that hash."""
+    fixed = plane.fmt.fixed_bytes(plane.rows, plane.cols)
+    return ScaleReceipt(
+        name=plane.name,
+        dtype=plane.scale.tensor.dtype,
+        shape=(plane.rows, plane.cols),
+        fixed_bytes=fixed,
+        exception_bytes=nbytes - fixed,
+        source_bytes=plane.dense_bytes,
+        source_sha256=sha256,
+    )
+
+
 def require_lossless(encoded: CodedPlane) -> None:
     """Check that streams give back the scales that they were made of.
 
@@ -98,6 +112,21 @@ class EncodingRenderer:
     def render(self, shard: OutputShard, readers: Readers) -> "_Encoding":
         """See `csf_tool.write.output.Renderer`."""
         return _Encoding(self, shard, readers)
+
+    def foreseen_receipt(self, shard: OutputShard) -> SideFile | None:
+        """See `csf_tool.write.output.Renderer`."""
+        if self.prover is None:
+            return None
+        [source] = shard.sources
+        with source.open() as reader:
+            header = bytes(reader.read(0, source.header.data_start))
+        scales = {
+            plane.name: scale_receipt(plane, csf_bytes(plane, self.exceptions[plane.name]), UNKNOWN_HASH)
+            for plane in shard.parts
+            if isinstance(plane, DensePlane)
+        }
+        row = ShardRow(source.name, shard.size, UNKNOWN_HASH, source.size, UNKNOWN_HASH)
+        return SideFile.new(receipt_name(source.name), render_json(Receipt(row, header, scales).render()))
 
     def streams(self, planes: list[DensePlane], readers: Readers) -> Iterator[PlaneStreams]:
         """The two streams of each plane.
@@ -152,15 +181,8 @@ class _Encoding:
         """Add a plane to the receipt, with the hash of its dense scales."""
         scales = streams.decode().data.cast("B")
         self._source_hash.update(scales)
-        self._scales[plane.name] = ScaleReceipt(
-            name=plane.name,
-            dtype=plane.scale.tensor.dtype,
-            shape=(plane.rows, plane.cols),
-            fixed_bytes=streams.fixed.nbytes,
-            exception_bytes=streams.exceptions.nbytes,
-            source_bytes=plane.dense_bytes,
-            source_sha256=hashlib.sha256(scales).hexdigest(),
-        )
+        stored = streams.fixed.nbytes + streams.exceptions.nbytes
+        self._scales[plane.name] = scale_receipt(plane, stored, hashlib.sha256(scales).hexdigest())
 
     def source_sha256(self) -> str | None:
         """The hash of the dense shard, which a receipt states as the original."""

@@ -31,6 +31,7 @@ from csf_tool.write.adopt import adopt
 from csf_tool.write.consume import Consumer, sole_consumer
 from csf_tool.write.copy import dropping_cache, pieces, write_parts, write_side_file
 from csf_tool.write.destination import Destination
+from csf_tool.write.dry_run import foresee
 from csf_tool.write.earlier import FACTS, Earlier
 from csf_tool.write.evidence import (
     Evidence,
@@ -40,10 +41,11 @@ from csf_tool.write.evidence import (
     require_passed,
     shard_evidence,
 )
-from csf_tool.write.fetch import bytes_to_fetch, fetched, room_to_fetch
+from csf_tool.write.fetch import bytes_to_fetch, fetched
 from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, Run
 from csf_tool.write.output import Output, OutputShard, Renderer
+from csf_tool.write.room import room_needed
 from csf_tool.write.run import Share, WriteOptions, Written
 
 
@@ -84,6 +86,8 @@ def write(
         return earlier.written(checkpoint, destination)
     with sole_consumer(checkpoint) if options.consume_source else nullcontext():
         mine = [shard for i, shard in enumerate(output.shards) if options.share.takes(i)]
+        if options.dry_run:
+            return _foreseen(output, mine, checkpoint, destination, earlier, options)
         _require_room(output, mine, checkpoint, destination, earlier.run, options)
         journal = _open_journal(output, earlier.run, destination, options)
         try:
@@ -135,34 +139,50 @@ def _require_room(
     if has_journal(destination):
         journal.require_fit(run, None)
         journal.remove_abandoned()
-    if options.ignore_space:
-        return
-    new = [shard for shard in output.shards if not (options.link and _can_link(shard))]
-    sizes = {shard.name: shard.size for shard in new} | {file.target: file.size for file in output.side_files}
-    if options.compares:
-        present = sum(path.stat().st_size for name in sizes if is_file(path := destination / name))
-    else:
-        present = journal.bytes_there(sizes)
-    sources = (source for shard in mine if not journal.finished(shard.name) for source in shard.sources)
-    needed = sum(sizes.values()) + output.documents_bytes - present + room_to_fetch(sources, options.jobs)
-    # With --consume-source room comes free as the run goes on.
-    Destination(destination, checkpoint.path).require_space(0 if options.consume_source else needed)
+    if not options.ignore_space:
+        Destination(destination, checkpoint.path).require_space(room_needed(output, mine, journal, options))
 
 
 def _open_journal(output: Output, run: Run, destination: Path, options: WriteOptions) -> Journal:
     """The journal of the run. A whole run on one machine keeps others out of its destination."""
-    files = [shard.name for shard in output.shards] + [file.target for file in output.side_files]
     return Journal.open(
         destination,
         run,
-        alone=options.share == Share() and options.executor is None,
-        beside={*files, *output.document_names} if options.compares else None,
+        alone=_is_alone(options),
+        beside=_beside(output, options),
         keep_cache=options.drop_cache is False,
     )
 
 
-def _can_link(shard: OutputShard) -> bool:
-    return shard.copy_of is not None and not shard.copy_of.remote
+def _is_alone(options: WriteOptions) -> bool:
+    return options.share == Share() and options.executor is None
+
+
+def _beside(output: Output, options: WriteOptions) -> set[str] | None:
+    """The names of files that may lie in the destination already."""
+    files = [shard.name for shard in output.shards] + [file.target for file in output.side_files]
+    return {*files, *output.document_names} if options.compares else None
+
+
+def _foreseen(
+    output: Output,
+    mine: list[OutputShard],
+    checkpoint: Checkpoint,
+    destination: Path,
+    earlier: Earlier,
+    options: WriteOptions,
+) -> Written:
+    """The result of a dry run."""
+    journal = Journal(destination)
+    journal.require_free(earlier.run, _beside(output, options), alone=_is_alone(options))
+    there = Destination(destination, checkpoint.path)
+    return Written(
+        source=checkpoint.label,
+        destination=str(destination),
+        left_out=dict(output.left_out),
+        notes=output.alike_but_for_case() + incomplete_notes(checkpoint.problems),
+        dry_run=foresee(output, mine, checkpoint, journal, there, options),
+    )
 
 
 class _Run:
@@ -301,7 +321,7 @@ class _Run:
                 self._journal,
                 self._output.wants_hashes,
                 self._drop_cache,
-                self._options.link and _can_link(shard),
+                self._options.link and shard.can_be_linked,
                 self._evidence_for(shard),
             )
             for shard in todo

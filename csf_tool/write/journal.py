@@ -161,6 +161,22 @@ class Journal:
         for path in self._partials():
             remove_abandoned(path)
 
+    def abandoned_bytes(self) -> int:
+        """Bytes of the files that `remove_abandoned` would remove."""
+        return sum(remove_abandoned(path, spare=True) for path in self._partials())
+
+    def require_free(self, run: Run, beside: Collection[str] | None, *, alone: bool) -> None:
+        """Check what `open` checks, and make nothing.
+
+        Raises:
+            As `open`.
+        """
+        self.require_fit(run, beside)
+        self._files.require_writable(OWN_FOLDER)
+        if alone and exists(self._destination / OWN_FOLDER / LOCK):
+            with suppress(FileNotFoundError):
+                self._acquire(wait=False).close()
+
     @contextmanager
     def exclusive(self) -> Iterator[bool]:
         """Hold the lock; yield whether the journal still exists, for another process may have closed it."""

@@ -18,6 +18,9 @@ from csf_tool.checkpoint.streams import Readers
 from csf_tool.progress import OnBytes
 from csf_tool.write.journal import Record
 
+UNKNOWN_HASH = "0" * 64
+"""Placeholder of a hash in documents that are only measured."""
+
 Part = Range | Plane | DensePlane
 """Bytes of a stored shard as they are, or a plane whose bytes a renderer makes: decoded, or encoded."""
 
@@ -37,6 +40,11 @@ class OutputShard:
     sources: tuple[Shard, ...]
     sha256: str | None = None
     copy_of: Shard | None = None
+
+    @property
+    def can_be_linked(self) -> bool:
+        """Whether it is a copy of a file that is here."""
+        return self.copy_of is not None and not self.copy_of.remote
 
 
 class Rendering(Protocol):
@@ -69,6 +77,9 @@ class Renderer(Protocol):
     def render(self, shard: OutputShard, readers: Readers) -> Rendering:
         """The bytes of a shard, whose sources `readers` reads."""
 
+    def foreseen_receipt(self, shard: OutputShard) -> SideFile | None:
+        """The file that `Rendering.receipt` will give, with other hashes; None where there will be none."""
+
 
 @dataclass(frozen=True)
 class Output:
@@ -84,6 +95,8 @@ class Output:
     side_files: list[SideFile]
     renderer: Renderer
     documents: Callable[[Mapping[str, Record], Path], Sequence[SideFile]] = lambda *_: ()
+    foreseen_documents: Callable[[Mapping[str, Record]], Sequence[SideFile]] = lambda _: ()
+    """Documents of the same sizes, before there are files whose hashes they could state."""
     documents_bytes: int = 0
     document_names: frozenset[str] = frozenset()
     wants_hashes: bool = False

@@ -3,10 +3,14 @@
 import re
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.errors import UsageError
 from csf_tool.running.jobs import default_jobs
+
+if TYPE_CHECKING:
+    from csf_tool.write.dry_run import DryRun
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class WriteOptions:
     adopt: bool = False
     link: bool = False
     executor: Executor | None = None
+    dry_run: bool = False
+    """Whether to say what would be done, and to write nothing."""
 
     @property
     def compares(self) -> bool:
@@ -92,6 +98,8 @@ class Written:
     notes: list[str] = field(default_factory=list)
     was_complete: bool = False
     """Whether an earlier run had written the whole result: this one has done nothing."""
+    dry_run: "DryRun | None" = None
+    """Forecast of the run, where there was to be no more than that."""
     bytes_written: int = 0
     seconds: float = 0.0
 

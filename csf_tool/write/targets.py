@@ -30,7 +30,7 @@ from csf_tool.disk.hashing import sha256_of
 from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.errors import UsageError
 from csf_tool.write.journal import Record
-from csf_tool.write.output import Output
+from csf_tool.write.output import UNKNOWN_HASH, Output
 
 _RECORD_BYTES = 1024
 """Room that a plane takes in receipt and contract, for the check of space: names and hashes, generously."""
@@ -130,8 +130,16 @@ class ContainerTarget(TargetLayout):
         def rows(_: Mapping[str, Record], folder: Path) -> list[ShardRow]:
             return [ShardRow.parse(load_json(folder / name, name), name) for name in receipts]
 
+        def foreseen(_: Mapping[str, Record]) -> list[ShardRow]:
+            """The rows of shards that are still to write; other runs may have removed the sources of the rest."""
+            return [
+                ShardRow(source.name, shard.size, UNKNOWN_HASH, source.size, UNKNOWN_HASH)
+                for shard in output.shards
+                for source in shard.sources
+            ]
+
         return replace(
-            _with_documents(output, stated, rows, is_proved=True),
+            _with_documents(output, stated, rows, foreseen, is_proved=True),
             documents_bytes=sum(2 * len(shard.header) for shard in output.shards) + _RECORD_BYTES * len(stated.scales),
             document_names=self.layout.own_files.union(receipts),
             proof_bytes=sum(source.size for shard in output.shards for source in shard.sources),
@@ -145,7 +153,7 @@ class ContainerTarget(TargetLayout):
             found = {file: record_of(self.layout.stored_name(file), records) for file in stated.shards}
             return [ShardRow(file, record.size, record.sha256) for file, record in found.items()]
 
-        return _with_documents(output, stated, rows)
+        return _with_documents(output, stated, rows, lambda records: rows(records, Path()))
 
 
 TARGETS: dict[str, TargetLayout] = {target.layout.name: target for target in (TargetLayout(), ContainerTarget())}
@@ -161,14 +169,17 @@ def _with_documents(
     output: Output,
     stated: Statement,
     rows: Callable[[Mapping[str, Record], Path], list[ShardRow]],
+    foreseen: Callable[[Mapping[str, Record]], list[ShardRow]],
     *,
     is_proved: bool = False,
 ) -> Output:
     """The output of a container with its documents; `is_proved` says that every original shard is rebuilt."""
 
     def documents(records: Mapping[str, Record], folder: Path) -> list[SideFile]:
-        shards = rows(records, folder)
         hashes = {file.name: sha256_of(folder / file.target, file.target) for file in output.side_files}
+        return render(rows(records, folder), hashes)
+
+    def render(shards: list[ShardRow], hashes: dict[str, str]) -> list[SideFile]:
         index_sha256 = hashes[stated.source_index] if stated.source_index else None
         contract = render_contract(stated.fmt, stated.origin, len(stated.scales), index_sha256, stated.names)
         record = verification(stated.fmt, len(shards), len(stated.scales))
@@ -179,6 +190,9 @@ def _with_documents(
     return replace(
         output,
         documents=documents,
+        foreseen_documents=lambda records: render(
+            foreseen(records), {file.name: UNKNOWN_HASH for file in output.side_files}
+        ),
         documents_bytes=_RECORD_BYTES * len(stated.scales),
         document_names=Container.own_files,
         wants_hashes=True,

@@ -27,7 +27,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(csf_tool, name)
     for name in ("stats", "plan", "verify", "identity", "expand", "compress", "convert", "finish")
 }
-NOT_IN_PYTHON = {"by", "figure", "yes", "as_json", "quiet", "verbose"}
+NOT_IN_PYTHON = {"by", "figure", "markdown", "dry_run", "yes", "as_json", "quiet", "verbose"}
 """Options about what is printed, or asked."""
 
 

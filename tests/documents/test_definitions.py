@@ -119,6 +119,7 @@ ERRORS: list[tuple[int, str, list[object]]] = [
     (2, "usage", ["nothing"]),
     (2, "usage", ["stats", "x", "--nothing"]),
     (2, "usage", ["stats", ""]),
+    (2, "usage", ["ls", "nowhere"]),
     (2, "usage", ["verify", "x", "--jobs", "many"]),
     (2, "usage", ["verify", "x", "--quick", "--only", "y"]),
     (2, "usage", ["identity", "x", "--by", "colour"]),

@@ -245,13 +245,17 @@ def test_what_vllm_says_of_other_folders_stays(tmp_path: Path, dense: Path) -> N
 def test_a_checkpoint_without_streams_is_left_to_vllm(
     dense: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("csf_tool.engines.vllm.loader.CsfModelLoader._with_scales", None)
+    from csf_tool.engines.vllm import loader
+
+    monkeypatch.setattr(loader.CsfModelLoader, "_with_scales", None)
     assert loading.weights(loading.loader(), dense) == loading.weights(loading.stock(), dense)
     assert said == []
 
 
 def test_a_vllm_that_reads_csf_is_let(csf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("csf_tool.engines.vllm.loader.vllm_reads", lambda name: name == "nvfp4")
+    from csf_tool.engines.vllm import loader
+
+    monkeypatch.setattr(loader, "vllm_reads", lambda name: name == "nvfp4")
     assert loading.weights(loading.loader(), csf) == loading.weights(loading.stock(), csf)
 
 

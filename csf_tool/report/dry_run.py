@@ -1,0 +1,57 @@
+"""The report of `--dry-run`."""
+
+from itertools import islice
+
+from rich.console import RenderableType
+
+from csf_tool.report.compress import left_dense_lines
+from csf_tool.report.console import SHOWN_ROWS
+from csf_tool.report.table import Table
+from csf_tool.report.written import complete_already, some, written_lines
+from csf_tool.text import count, escape, size
+from csf_tool.write.compress import Compressed
+from csf_tool.write.dry_run import Action, DryRun
+from csf_tool.write.run import Written
+
+_WORDS = {
+    Action.WRITE: "would be written",
+    Action.LINK: "would be linked",
+    Action.KEEP: "finished by an earlier run",
+    Action.COMPARE: "there, would be compared",
+    Action.LATER: "left to other parts",
+}
+
+
+def dry_run_report(done: Written) -> list[RenderableType]:
+    """The files, the sums, and what would not be carried over, removed or compressed."""
+    plan = done.dry_run or DryRun()
+    lines = complete_already(done) if done.was_complete else [*_files(plan), "", *_sums(done, plan)]
+    if plan.removes:
+        lines.append(f"Would REMOVE {count(len(plan.removes), 'source shard')}: {some(plan.removes)}.")
+    if not done.was_complete:
+        lines += written_lines(done)
+    if isinstance(done, Compressed):
+        lines += left_dense_lines(done.left)
+    return [*lines, "Dry run: nothing was written."]
+
+
+def _files(plan: DryRun) -> list[RenderableType]:
+    result = Table("file", "bytes", "what becomes of it")
+    for file in islice(plan.files, SHOWN_ROWS):
+        result.add_row(escape(file.name), f"{file.size:,}", _WORDS[file.action])
+    more = len(plan.files) - SHOWN_ROWS
+    return [result, *([f"... and {more:,} more; --json lists all"] if more > 0 else [])]
+
+
+def _sums(done: Written, plan: DryRun) -> list[RenderableType]:
+    parts = []
+    for action, words in _WORDS.items():
+        if files := plan.of(action):
+            parts.append(f"{count(len(files), 'file')} {words}, {size(sum(file.size for file in files))}")
+    fetched = f", {size(plan.bytes_to_fetch)} fetched from the Hub" if plan.bytes_to_fetch else ""
+    free = "an unknown amount is" if plan.room_free is None else f"{size(plan.room_free)} are"
+    return [
+        f"{escape(done.destination)}: {'; '.join(parts)}.",
+        f"Of the source {size(plan.bytes_to_read)} would go into it{fetched}.",
+        f"Room: {size(plan.room_needed)} at most are needed, {free} free.",
+    ]
