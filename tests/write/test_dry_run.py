@@ -194,7 +194,7 @@ def nothing(out: Path) -> None:
         (nothing, ["--shards", "3/2"]),
         (nothing, ["--consume-source", "--shards", "1/2"]),
     ],
-    ids=str,
+    ids=lambda value: value.__name__ if callable(value) else " ".join(value),
 )
 @every_operation
 def test_it_refuses_what_the_command_refuses(
