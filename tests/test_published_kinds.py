@@ -62,7 +62,7 @@ def test_what_a_command_answers(kind: str, command: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_safe_open_gives_the_logical_tensors(kind: str) -> None:
     if kind in ("ranks", "predecessor"):
-        with pytest.raises(CheckpointError, match="one file a rank|x4t, the predecessor"):
+        with pytest.raises(CheckpointError, match=r"one file a rank|x4t, the predecessor"):
             csf_tool.safe_open(KINDS / kind, framework="np")
         return
     with csf_tool.safe_open(KINDS / kind, framework="np") as file:
