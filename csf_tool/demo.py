@@ -53,8 +53,8 @@ def run(keep: Path | None) -> int:
         _write(dense, [_dense_layer(layer) for layer in range(_LAYERS)])
         print_out(f"Made {dense}: seeded random weights, quantised to NVFP4.")
         ok = _show(dense, csf, expanded)
-        if keep:
-            print_out("", f"The checkpoints are in {keep}.")
+    where = f"The checkpoints are in {keep}." if keep else "The checkpoints are removed; --keep DIR leaves them."
+    print_out("", f"{where} Next: csf-tool stats YOUR_CHECKPOINT")
     return 0 if ok else 1
 
 
