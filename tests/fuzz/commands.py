@@ -159,7 +159,7 @@ def _is_not_here(name: str, output: str) -> bool:
 
 def acts_on_a_terminal(char: str) -> bool:
     """Whether a character is a control other than a new line, hides text, or turns its direction."""
-    return char != "\n" and (unicodedata.category(char)[0] == "C" or unicodedata.category(char) in ("Zl", "Zp"))
+    return char not in "\n\t" and (unicodedata.category(char)[0] == "C" or unicodedata.category(char) in ("Zl", "Zp"))
 
 
 def _hold_to_its_word(place: Workplace, name: str, source: Path) -> None:

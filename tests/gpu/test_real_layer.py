@@ -124,7 +124,7 @@ def test_a_checkpoint_without_gated_experts_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_a_layer_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("csf_tool.devices.choose_cuda", lambda *_: None)
+    monkeypatch.setattr("csf_tool.devices.choose_cuda", lambda *_: "cuda:0")
     monkeypatch.setattr("csf_tool.loading.stacks.torch_device", lambda _: torch.device(DEVICE))
     result = CliRunner().invoke(app, ["bench", "--checkpoint", str(SAMPLES / "mxfp4-csf-container")])
     assert (result.exit_code, result.stdout) == (2, "")
