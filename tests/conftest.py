@@ -61,28 +61,48 @@ FIRST_ROWS = {
     "test_covered",
     "test_engine",
     "test_evidence",
-    "test_hostile",
     "test_hub",
     "test_left_aside",
+    "test_listing",
     "test_lists",
-    "test_names",
+    "test_next_steps",
     "test_other_scales",
+    "test_packages",
     "test_places",
     "test_process",
+    "test_public_functions",
     "test_ranks",
+    "test_recipes",
+    "test_tied",
     "test_troubleshooting",
     "test_two_codecs",
-    "test_untrusted_files",
 }
 """Modules of long tables: the quick lane takes the first row of each, the whole run takes all."""
 
 
+WHOLE_RUN = {
+    "test_arguments",
+    "test_cached",
+    "test_dry_run",
+    "test_hostile",
+    "test_kernel_hub",
+    "test_names",
+    "test_odd_json",
+    "test_options",
+    "test_published_configs",
+    "test_published_kinds",
+    "test_terminals",
+    "test_untrusted_files",
+}
+"""Modules of many commands, or of hostile files and servers: hardly a test is quick, and the whole run has them."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the further rows of those tables as slow."""
+    """Mark those modules, and the further rows of those tables, as slow."""
     seen: set[str] = set()
     for item in items:
         table = item.nodeid.partition("[")[0]
-        if table in seen and item.path.stem in FIRST_ROWS:
+        if item.path.stem in WHOLE_RUN or (table in seen and item.path.stem in FIRST_ROWS):
             item.add_marker(pytest.mark.slow)
         seen.add(table)
