@@ -6,8 +6,10 @@ Configs are read by `csf_tool.disk.lenient_json`.
 
 import json
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from csf_tool.codes import Code
 from csf_tool.disk.reader import MAX_JSON_BYTES, read_document
@@ -15,6 +17,8 @@ from csf_tool.disk.wrong_content import HEAD_BYTES, JSON, wrong_content
 from csf_tool.dtypes import MAX_BYTES
 from csf_tool.errors import CheckpointError
 from csf_tool.text import brief
+
+T = TypeVar("T")
 
 MAX_JSON_DEPTH = 40
 """Deepest nesting that is read: later code calls itself, and JSON is indented, once a level."""
@@ -27,9 +31,14 @@ def load_json(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Any:
         CheckpointError: it is missing, too large, or not such a document.
         EnvironmentFault: the operating system cannot read it.
     """
+    return read_as(parse_json, path, name, limit)
+
+
+def read_as(parse: Callable[[bytes, str], T], path: Path, name: str, limit: int) -> T:
+    """A file as `parse` reads it; of a file that is no JSON at all, the error says what it is."""
     raw = read_document(path, name, limit)
     try:
-        return parse_json(raw, name)
+        return parse(raw, name)
     except CheckpointError as error:
         if finding := wrong_content(raw[:HEAD_BYTES], JSON):
             raise CheckpointError(*finding, name) from error
@@ -38,17 +47,26 @@ def load_json(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Any:
 
 def parse_json(raw: bytes, name: str) -> Any:
     """`raw` as strict JSON; see `load_json`."""
-    try:
+    with faults_of(name):
         text = raw.decode("utf-8")
         document = json.loads(
             text, object_pairs_hook=_object_without_duplicates, parse_constant=_no_constant, parse_float=_finite
         )
         refuse_deep(document, text, MAX_JSON_DEPTH)
         if "\\u" in text and has_half_characters(document):
-            raise CheckpointError(
-                "not valid JSON: an escape writes half a character (a lone surrogate)", Code.INVALID_JSON, name
-            )
+            raise ValueError("an escape writes half a character (a lone surrogate)")
         return document
+
+
+@contextmanager
+def faults_of(name: str) -> Iterator[None]:
+    """A block that parses the file `name`: what stops it is the checkpoint's fault.
+
+    Raises:
+        CheckpointError: the file is no UTF-8, nested too deeply, or not valid JSON.
+    """
+    try:
+        yield
     except UnicodeDecodeError as error:
         raise CheckpointError(f"not UTF-8 at byte {error.start}", Code.INVALID_JSON, name) from error
     except RecursionError as error:

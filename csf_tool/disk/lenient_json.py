@@ -12,11 +12,8 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from csf_tool.codes import Code
-from csf_tool.disk.json_files import first_repeated, has_half_characters, refuse_deep
-from csf_tool.disk.reader import MAX_JSON_BYTES, read_document
-from csf_tool.disk.wrong_content import HEAD_BYTES, JSON, wrong_content
-from csf_tool.errors import CheckpointError
+from csf_tool.disk.json_files import faults_of, first_repeated, has_half_characters, read_as, refuse_deep
+from csf_tool.disk.reader import MAX_JSON_BYTES
 from csf_tool.text import brief
 
 BYTE_ORDER_MARK = "\ufeff"
@@ -51,13 +48,7 @@ def load_lenient(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Lenient:
         CheckpointError: it is missing, too large, or not JSON by any reader.
         EnvironmentFault: the operating system cannot read it.
     """
-    raw = read_document(path, name, limit)
-    try:
-        return parse_lenient(raw, name)
-    except CheckpointError as error:
-        if finding := wrong_content(raw[:HEAD_BYTES], JSON):
-            raise CheckpointError(*finding, name) from error
-        raise
+    return read_as(parse_lenient, path, name, limit)
 
 
 def parse_lenient(raw: bytes, name: str) -> Lenient:
@@ -80,7 +71,7 @@ def parse_lenient(raw: bytes, name: str) -> Lenient:
         found["number"] = f"has a number of {len(text):,} digits, which Python's reader refuses"
         return float(text)
 
-    try:
+    with faults_of(name):
         text = raw.decode("utf-8")
         if text.startswith(BYTE_ORDER_MARK):
             found["mark"] = "begins with a byte order mark, which transformers refuses"
@@ -89,10 +80,4 @@ def parse_lenient(raw: bytes, name: str) -> Lenient:
         refuse_deep(value, text, MAX_DEPTH)
         if "\\u" in text and has_half_characters(value):
             found["half"] = "an escape writes half a character (a lone surrogate), which not every reader takes"
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"not UTF-8 at byte {error.start}", Code.INVALID_JSON, name) from error
-    except RecursionError as error:
-        raise CheckpointError("JSON nested too deeply", Code.INVALID_JSON, name) from error
-    except ValueError as error:
-        raise CheckpointError(f"not valid JSON: {error}", Code.INVALID_JSON, name) from error
     return Lenient(value, list(found.values()))

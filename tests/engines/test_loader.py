@@ -268,12 +268,13 @@ def test_this_vllm_does_not_read_csf() -> None:
 def test_a_vllm_that_has_the_streams_name_in_a_loader_reads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from csf_tool.engines import own_reader
     from csf_tool.engines.vllm import versions
 
     reader = tmp_path / "model_executor" / "layers" / "quantization" / "b12x" / "nvfp4.py"
     reader.parent.mkdir(parents=True)
     reader.write_text('FIXED = "weight_scale.nvfp4_csf_fixed"')
-    monkeypatch.setattr(versions, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
+    monkeypatch.setattr(own_reader, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
     monkeypatch.setattr(versions, "vllm_reads", versions.vllm_reads.__wrapped__)  # without what it remembers
     assert versions.vllm_reads("nvfp4") and not versions.vllm_reads("mxfp4")
 

@@ -1,12 +1,10 @@
 """The versions of SGLang that csf_tool knows, and whether the one that runs needs it at all."""
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-from pathlib import Path
 
+from csf_tool.engines.own_reader import reads_by_itself
 from csf_tool.engines.sglang.plugin import logger
 
 OLDEST, NEWEST = (0, 5, 14), (0, 5, 23)
@@ -36,16 +34,5 @@ def warn_of_untested_version() -> None:
 
 @cache
 def sglang_reads(format_name: str) -> bool:
-    """Whether this SGLang reads CSF of a format by itself: then its source has the streams' name.
-
-    Looked for in the text of its loaders and quantisations, a few megabytes, once there are streams to read.
-    """
-    return any(f"{format_name}_csf" in text for text in _texts())
-
-
-def _texts() -> Iterator[str]:
-    spec = find_spec("sglang")
-    for root in (spec.submodule_search_locations if spec else None) or ():
-        for folder in _READERS:
-            for path in sorted(Path(root, folder).rglob("*.py")):
-                yield path.read_text(encoding="utf-8", errors="replace")
+    """Whether this SGLang reads CSF of a format by itself."""
+    return reads_by_itself("sglang", _READERS, format_name)

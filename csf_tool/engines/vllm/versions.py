@@ -1,11 +1,9 @@
 """The versions of vLLM that csf_tool knows, and whether the one that runs needs it at all."""
 
 import re
-from collections.abc import Iterable
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
+from csf_tool.engines.own_reader import reads_by_itself
 from csf_tool.engines.vllm.plugin import logger
 
 OLDEST, NEWEST = (0, 26), (0, 33)
@@ -38,17 +36,5 @@ def warn_of_untested_version() -> None:
 
 @cache
 def vllm_reads(format_name: str) -> bool:
-    """Whether this vLLM, a fork or a later one, reads CSF of a format by itself: then its source has the streams' name.
-
-    Looked for in the text of its loaders and quantisations, a few megabytes, once there are streams to read.
-    """
-    spec = find_spec("vllm")
-    places = spec.submodule_search_locations if spec else None
-    return any(f"{format_name}_csf" in text for text in _texts(places or ()))
-
-
-def _texts(roots: Iterable[str]) -> Iterable[str]:
-    for root in roots:
-        for folder in _READERS:
-            for path in sorted(Path(root, folder).rglob("*.py")):
-                yield path.read_text(encoding="utf-8", errors="replace")
+    """Whether this vLLM reads CSF of a format by itself."""
+    return reads_by_itself("vllm", _READERS, format_name)
