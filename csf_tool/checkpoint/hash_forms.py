@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from csf_tool.checkpoint.hash_lines import DIGEST, Listed, Parsed, lines_of, parse_lines
 from csf_tool.codes import Code
@@ -142,7 +142,10 @@ def _columns(line: str) -> tuple[str, list[str]] | None:
     if len(line) > _LONGEST_HEAD or line.startswith("#"):
         return None
     for delimiter in (",", ";", "\t"):
-        row = next(csv.reader([line.removeprefix(_HASHDEEP)], delimiter=delimiter), [])
+        try:
+            row = next(csv.reader([line.removeprefix(_HASHDEEP)], delimiter=delimiter), [])
+        except csv.Error:  # a carriage return inside, say
+            return None
         names = [name.strip().lower() for name in row]
         if len(names) > 1 and set(names) & set(_DIGEST_COLUMNS) and set(names) & set(_NAME_COLUMNS):
             return delimiter, names
@@ -193,11 +196,15 @@ def _parse_aria2(text: str, where: str) -> Parsed:
     return parsed
 
 
+_ADDRESS = re.compile(r"[a-z]+://[^/?#]*([^?#]*).*")
+"""Any address and its path; `urlsplit` refuses some."""
+
+
 def _take_download(parsed: Parsed, uri: str, options: dict[str, str], where: str) -> None:
     kind, is_there, digest = options.get("checksum", "").partition("=")
     if not is_there or not _SHA256.fullmatch(kind):
         return
-    name = options.get("out") or unquote(urlsplit(uri).path).rpartition("/")[2]
+    name = options.get("out") or unquote(_ADDRESS.sub(r"\1", uri)).rpartition("/")[2]
     path = f"{options['dir'].rstrip('/')}/{name}" if options.get("dir") and name else name
     _take_row(parsed, "", digest, path, int(options["line"]), where)
 

@@ -127,6 +127,10 @@ def _wait(error: Exception, ref: HubRef, policy: RetryPolicy, tries: int) -> flo
     return wait if wait <= policy.longest_wait else None
 
 
+def _without_password(address: str) -> str:
+    return re.sub(r"//[^/]*@", "//", address)
+
+
 def _unresolved(error: BaseException | None) -> socket.gaierror | None:
     """The name service's answer that an error of the HTTP client comes from; None where it comes from another."""
     seen: set[int] = set()
@@ -159,12 +163,12 @@ def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
         asked = urlsplit(_url_of(error) or ref.endpoint).hostname
         return EnvironmentFault(
             f"{ref}: no address is known for {asked} ({unresolved.strerror}): "
-            f"check the network, the proxy and HF_ENDPOINT (now {ref.endpoint})"
+            f"check the network, the proxy and HF_ENDPOINT (now {_without_password(ref.endpoint)})"
         )
     if isinstance(error, NetworkError | WrongLength):
         return EnvironmentFault(
             f"{ref}: no whole answer in {count(tries, 'try')}, the last time: {_first_line(error)}: "
-            f"check the network, the proxy and HF_ENDPOINT (now {ref.endpoint})"
+            f"check the network, the proxy and HF_ENDPOINT (now {_without_password(ref.endpoint)})"
         )
     if isinstance(error, OSError) and error.strerror:
         return EnvironmentFault(f"{ref}: cannot be fetched: {error.strerror}")

@@ -3,10 +3,14 @@
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from csf_tool.checkpoint.hash_list import read_hash_list
 from csf_tool.checkpoint.hash_places import Place
@@ -241,3 +245,25 @@ def test_a_path_that_powershell_cut_short_is_a_fault(root: Path) -> None:
 def test_a_file_that_is_made_to_break_readers_is_refused(root: Path, text: str) -> None:
     with pytest.raises(UsageError):
         read(root, text)
+
+
+PIECES = [
+    table(), pairs(), a_csv(), "a" * 64, "A" * 63, "config.json", "sub/a b.json", "SHA256", "MD5", "sha256", "path",
+    "hash", f"\n  checksum=sha-256={'a' * 64}\n", "  out=", "Algorithm : SHA256", "Hash      : ", "Path      : ",
+    "%%%% HASHDEEP-1.0", "%%%% size,sha256,filename", "https://[host/x", "http://h/%ff%2f..%2fx", '{"sha256": ', "[",
+    "]", "}", "null", "1e999", "1" * 5000, "\n", "\r\n", "\r", "\r\\", "\x85", "\u2028", "\x0c", "\0", "\t", "  ",
+    " *", ",", ";", '"', "'", "\\", ": ", "= ", "\ufeff", "\udcff", "\U0001f40e", "#", "...", "(", ")", "/", "..", "~",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+@settings(deadline=None, max_examples=1000)
+def test_whatever_a_list_holds_it_is_read_or_refused(text: str) -> None:
+    """No other exception leaves."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "x.sha256")
+        for raw in (text.encode("utf-8", "surrogateescape"), b"\xff\xfe" + text.encode("utf-16-le", "surrogatepass")):
+            path.write_bytes(raw)
+            with suppress(UsageError):
+                read_hash_list(path, Place(Path(folder)))

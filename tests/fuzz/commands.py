@@ -20,7 +20,7 @@ from csf_tool.cli import app
 from tests.building import BITS
 from tests.fuzz import folders
 from tests.fuzz.folders import Folder, Link
-from tests.oracle import Stored, Tensors, logical_tensors, shard_names, stored_tensors, tensors_of_file
+from tests.oracle import Stored, Tensors, left_aside, logical_tensors, shard_names, stored_tensors, tensors_of_file
 
 MOST_SECONDS = 20
 """No command on a checkpoint of a few kilobytes takes a hundredth of it: what does has hung."""
@@ -148,7 +148,7 @@ def run(place: Workplace, name: str, file: str = "") -> int:
     written = folders.read(place.destination) if place.destination.is_dir() else {}
     assert not any(isinstance(entry, Link) for entry in written.values()), "a link in the destination"
     if result.exit_code == 0:
-        _hold_to_its_word(place, name, place.source / file)
+        _hold_to_its_word(place, name, place.source / file, output)
     return result.exit_code
 
 
@@ -162,7 +162,7 @@ def acts_on_a_terminal(char: str) -> bool:
     return char not in "\n\t" and (unicodedata.category(char)[0] == "C" or unicodedata.category(char) in ("Zl", "Zp"))
 
 
-def _hold_to_its_word(place: Workplace, name: str, source: Path) -> None:
+def _hold_to_its_word(place: Workplace, name: str, source: Path, output: str) -> None:
     """A command that ended well: what it says, or what it wrote, must be so by the oracle."""
     if "by a list" in name:
         listed = right_hashes(place.source / "SHA256SUMS")
@@ -173,6 +173,7 @@ def _hold_to_its_word(place: Workplace, name: str, source: Path) -> None:
         _same(logical_tensors(source), logical_tensors(place.reference))
         if name == "verify against everything" and source.is_dir():  # a file has nothing beside it
             assert _beside(source) == _beside(place.reference)
+            assert all(Path(shard).name in output for shard in left_aside(source)), "left aside without a word"
     elif name in ("expand", "compress", "compress all"):
         written = _written(place, source)
         _same(logical_tensors(place.destination, written), logical_tensors(source))
@@ -214,7 +215,8 @@ def right_hashes(path: Path) -> dict[str, str]:
 def _beside(root: Path) -> dict[str, object]:
     """What the files say that a runtime takes beside the shards."""
     model = root / "metadata" if (root / "manifest.json").exists() and (root / "metadata").is_dir() else root
-    ours = {*shard_names(root), "model.safetensors.index.json", "manifest.json", "build-contract.json"}
+    ours = {*shard_names(root), *left_aside(root)}
+    ours |= {"model.safetensors.index.json", "manifest.json", "build-contract.json"}
     paths = {path.relative_to(model).as_posix(): path for path in model.rglob("*") if path.is_file()}
     taken = {n: p for n, p in paths.items() if n.endswith((".json", ".jinja", ".py", ".bin", ".safetensors"))}
     plain = {n: p for n, p in taken.items() if n not in ours and not f"/{n}".count("/.") and "index.json" not in n}

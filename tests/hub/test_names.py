@@ -147,12 +147,13 @@ def test_a_host_that_does_not_resolve(
         raise socket.gaierror(answer, "not known")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://hub.invalid")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://name:password@hub.invalid")
     monkeypatch.setattr("csf_tool.hub.repo.RETRY_POLICY", RetryPolicy(waits=(0.001,) * 5))
     monkeypatch.setattr("socket.getaddrinfo", lookup)
-    with pytest.raises(EnvironmentFault, match=r"no address is known for hub.invalid \(not known\)"):
+    with pytest.raises(EnvironmentFault, match=r"no address is known for hub.invalid \(not known\)") as fault:
         find_source("org/name", lambda _: None)
     assert len(asked) == tries
+    assert "password" not in str(fault.value)
 
 
 def test_a_run_waits_for_a_name_service_that_fails(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
