@@ -23,18 +23,17 @@ from csf_tool.documents.written import (
     expand_document,
     written_document,
 )
-from csf_tool.progress import Progress, Silent
-from csf_tool.running.cluster import RemoteDecoder, RemoteEncoder, cluster_executor, require_files
+from csf_tool.progress import Silent
 from csf_tool.write.compress import CompressOptions
 from csf_tool.write.compress import compress as run_compress
-from csf_tool.write.consume import finished_removal
 from csf_tool.write.consumed import as_compressed, as_converted, as_expanded
 from csf_tool.write.convert import ConvertOptions
 from csf_tool.write.convert import convert as run_convert
 from csf_tool.write.expand import expand as run_expand
 from csf_tool.write.finish import finish as run_finish
 from csf_tool.write.finish import require_all_shards
-from csf_tool.write.run import Share, WriteOptions, Written, require_sole_run
+from csf_tool.write.request import WriteRequest
+from csf_tool.write.run import WriteOptions, Written
 from csf_tool.write.selection import Rules
 from csf_tool.write.targets import require_that_options_fit
 
@@ -80,12 +79,14 @@ def expand(
         CheckpointError: the checkpoint is broken; nothing was written, or only whole and good shards.
         EnvironmentFault: not enough room, or the system, the network or the device cannot do it.
     """
-    how = _How(jobs, shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards, on_progress)
-    if consumed := how.consumed("checkpoint", checkpoint, destination):
+    request = WriteRequest(
+        number_of_jobs(jobs), shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards
+    )
+    if consumed := _consumed(request, "checkpoint", checkpoint, destination):
         return expand_document(as_expanded(consumed))
-    with how.begun("checkpoint", checkpoint, destination) as w:
-        decoder = RemoteDecoder(device) if cluster else make_decoder(device)
-        return expand_document(run_expand(w.source, w.destination, decoder, w.progress, w.options))
+    with _begun(request, "checkpoint", checkpoint, destination) as w:
+        progress = progress_to(on_progress)
+        return expand_document(run_expand(w.source, w.destination, request.decoder(device), progress, w.options))
 
 
 @public
@@ -145,18 +146,20 @@ def compress(
         CheckpointError: the checkpoint is broken, or a written shard did not give back its original.
         EnvironmentFault: not enough room, or the system, the network or the device cannot do it.
     """
-    how = _How(jobs, shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards, on_progress)
+    request = WriteRequest(
+        number_of_jobs(jobs), shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards
+    )
     layout = CompressTo(to) if to else None
     rules = Rules(as_names("include", include), as_names("exclude", exclude), keep_larger, allow_padded)
     origin = StatedOrigin(family, source_model_id, source_revision)
     require_that_options_fit(to, origin)
     what = CompressOptions(layout, rules, origin)
-    if consumed := how.consumed("dense", dense, destination):
+    if consumed := _consumed(request, "dense", dense, destination):
         return compress_document(as_compressed(consumed))
-    with how.begun("dense", dense, destination) as w:
-        encoder = RemoteEncoder(device) if cluster else make_encoder(device)
-        decoder = RemoteDecoder(device) if cluster else make_decoder(device)
-        return compress_document(run_compress(w.source, w.destination, what, encoder, decoder, w.progress, w.options))
+    with _begun(request, "dense", dense, destination) as w:
+        encoder, decoder = request.encoder(device), request.decoder(device)
+        done = run_compress(w.source, w.destination, what, encoder, decoder, progress_to(on_progress), w.options)
+        return compress_document(done)
 
 
 @public
@@ -210,14 +213,17 @@ def convert(
         CheckpointError: the checkpoint is broken.
         EnvironmentFault: not enough room, or the system or the network cannot do it.
     """
-    how = _How(jobs, shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards, on_progress)
+    request = WriteRequest(
+        number_of_jobs(jobs), shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards
+    )
     origin = StatedOrigin(family, source_model_id, source_revision)
     require_that_options_fit(to, origin, checkpoint_root)
     what = ConvertOptions(checkpoint_root, origin)
-    if consumed := how.consumed("source", source, destination):
+    if consumed := _consumed(request, "source", source, destination):
         return convert_document(as_converted(consumed, Target(to)))
-    with how.begun("source", source, destination, link=link) as w:
-        return convert_document(run_convert(w.source, w.destination, Target(to), what, w.progress, w.options))
+    with _begun(request, "source", source, destination, link=link) as w:
+        progress = progress_to(on_progress)
+        return convert_document(run_convert(w.source, w.destination, Target(to), what, progress, w.options))
 
 
 @public
@@ -244,6 +250,13 @@ def finish(
         return written_document(done)
 
 
+def _consumed(request: WriteRequest, name: str, source: Source, destination: str | os.PathLike[str]) -> Written | None:
+    """See `WriteRequest.consumed`; an opened source has its shards still."""
+    if isinstance(source, Checkpoint):
+        return None
+    return request.consumed(as_path(name, source), as_path("destination", destination))
+
+
 @dataclass(frozen=True)
 class _Begun:
     """A run that is about to write."""
@@ -251,55 +264,19 @@ class _Begun:
     source: Checkpoint
     destination: Path
     options: WriteOptions
-    progress: Progress
 
 
-@dataclass(frozen=True)
-class _How:
-    """The arguments that every function that writes has."""
-
-    jobs: int | None
-    shards: str | None
-    recheck: bool
-    drop_cache: bool | None
-    ignore_space: bool
-    adopt: bool
-    consume_source: bool
-    cluster: str | None
-    all_shards: bool
-    on_progress: OnProgress | None
-
-    def consumed(self, name: str, source: Source, destination: str | os.PathLike[str]) -> Written | None:
-        """The report of a run with `consume_source` that had only its last source shards to remove."""
-        if not self.consume_source or isinstance(source, Checkpoint):
-            return None
-        path, folder = as_path(name, source), as_path("destination", destination)
-        return finished_removal(path, folder)
-
-    @contextmanager
-    def begun(
-        self, name: str, source: Source, destination: str | os.PathLike[str], *, link: bool = False
-    ) -> Iterator[_Begun]:
-        """Open the source, and make the options."""
-        folder, share = as_path("destination", destination), Share.parse(self.shards)
-        jobs = number_of_jobs(self.jobs)
-        if self.consume_source:
-            require_sole_run(self.shards, self.cluster)
-        if self.cluster:  # workers have working folders of their own
-            folder = folder.absolute()
-            source = source if isinstance(source, Checkpoint) or not Path(source).exists() else Path(source).absolute()
-        with opened(name, source, all_shards=self.all_shards) as checkpoint, cluster_executor(self.cluster) as executor:
-            if self.cluster:
-                require_files(checkpoint)
-            options = WriteOptions(
-                jobs=jobs,
-                share=share,
-                recheck=self.recheck,
-                drop_cache=self.drop_cache,
-                consume_source=self.consume_source,
-                ignore_space=self.ignore_space,
-                adopt=self.adopt,
-                link=link,
-                executor=executor,
-            )
-            yield _Begun(checkpoint, folder, options, progress_to(self.on_progress))
+@contextmanager
+def _begun(
+    request: WriteRequest, name: str, source: Source, destination: str | os.PathLike[str], *, link: bool = False
+) -> Iterator[_Begun]:
+    """Open the source, and make the options."""
+    folder = request.place(as_path("destination", destination))
+    request.require_sense()
+    if request.cluster and not isinstance(source, Checkpoint) and Path(source).exists():
+        source = request.place(Path(source))
+    with (
+        opened(name, source, all_shards=request.all_shards) as checkpoint,
+        request.options(checkpoint, link=link) as options,
+    ):
+        yield _Begun(checkpoint, folder, options)

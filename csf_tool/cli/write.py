@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from csf_tool.choices import CompressTo, Target
-from csf_tool.cli.command import guarded, open_argument, show
+from csf_tool.cli.command import detail, guarded, note, open_argument, show
 from csf_tool.cli.help import WHAT
 from csf_tool.cli.options import AllShardsOption, CheckpointArgument, DestinationArgument, DeviceOption, JsonOption
 from csf_tool.cli.spread import spread
@@ -38,7 +38,8 @@ def expand(
         how.show(as_expanded(consumed), expand_document, lambda _: [], as_json)
         return 0
     with how.opened(checkpoint, destination) as w:
-        done = run(w.source, w.destination, w.decoder(device), w.progress, w.options)
+        decoder = w.request.decoder(device, detail if how.dry_run else note)  # a dry run decodes nothing
+        done = run(w.source, w.destination, decoder, w.progress, w.options)
         w.list_files(done)
     print_problems(done.excused)
     how.show(done, expand_document, expand_report, as_json)
@@ -148,7 +149,7 @@ def compress(
         origin=origin.stated(to),
     )
     with how.opened(dense, destination) as w:
-        encoder, decoder = w.encoder(device), w.decoder(device, lambda _: None)
+        encoder, decoder = w.request.encoder(device, note), w.request.decoder(device)
         done = run(w.source, w.destination, what, encoder, decoder, w.progress, w.options)
         w.list_files(done)
     how.show(done, compress_document, compress_report, as_json)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
     from csf_tool.checkpoint.model import Checkpoint
     from csf_tool.checkpoint.published import StatedOrigin
-    from csf_tool.coders.decoder import Decoder
-    from csf_tool.coders.encoder import Encoder
     from csf_tool.progress import Progress
     from csf_tool.write.compress import Compressed
     from csf_tool.write.convert import Converted
     from csf_tool.write.expand import Expanded
+    from csf_tool.write.request import WriteRequest
     from csf_tool.write.run import WriteOptions, Written
 
 R = TypeVar("R", "Expanded", "Compressed", "Converted")
@@ -41,23 +40,7 @@ class Writing:
     destination: Path
     options: "WriteOptions"
     progress: "Progress"
-    cluster: str | None
-
-    def decoder(self, device: str, tell: Callable[[str], None] = note) -> "Decoder":
-        """The decoder for `--device`: here, or of the cluster's workers."""
-        from csf_tool.coders.decoder import make_decoder
-        from csf_tool.running.cluster import RemoteDecoder
-
-        if self.options.dry_run:  # nothing is decoded
-            tell = detail
-        return RemoteDecoder(device) if self.cluster else make_decoder(device, tell=tell)
-
-    def encoder(self, device: str) -> "Encoder":
-        """The encoder for `--device`: here, or of the cluster's workers."""
-        from csf_tool.coders.encoder import make_encoder
-        from csf_tool.running.cluster import RemoteEncoder
-
-        return RemoteEncoder(device) if self.cluster else make_encoder(device, note)
+    request: "WriteRequest"
 
     def list_files(self, done: "Written") -> None:
         """Say what became of each shard, if `--verbose` asks for it."""
@@ -112,6 +95,13 @@ class WritingOptions:
     ] = False
     all_shards: AllShardsOption = False
 
+    @property
+    def request(self) -> "WriteRequest":
+        """What these options ask for; consent and how the result is shown are the command's own."""
+        from csf_tool.write.request import WriteRequest
+
+        return WriteRequest(**{field.name: getattr(self, field.name) for field in fields(WriteRequest)})
+
     def show(
         self,
         done: R,
@@ -129,15 +119,8 @@ class WritingOptions:
             show(done, document, report, as_json)
 
     def consumed(self, argument: str, destination: Path) -> "Written | None":
-        """The result of a run with `--consume-source` that had only its last source shards to remove: gone now.
-
-        A dry run leaves them.
-        """
-        from csf_tool.write.consume import finished_removal
-
-        if not self.consume_source:
-            return None
-        done = finished_removal(Path(argument), destination, dry_run=self.dry_run)
+        """See `WriteRequest.consumed`."""
+        done = self.request.consumed(Path(argument), destination)
         if done and not self.dry_run:
             note(f"{destination} is complete already, and the shards of {argument} are gone")
         return done
@@ -148,41 +131,22 @@ class WritingOptions:
         from csf_tool.checkpoint.problems import excused, warnings
         from csf_tool.report.console import print_problems
         from csf_tool.report.progress import progress_bar
-        from csf_tool.running.cluster import cluster_executor, require_files
-        from csf_tool.running.jobs import default_jobs
         from csf_tool.write.evidence import evidence_warnings
-        from csf_tool.write.run import Share, WriteOptions
 
-        is_here = Path(argument).exists()
-        argument = str(Path(argument).absolute()) if self.cluster and is_here else argument
+        request = self.request
+        request.require_sense()
+        if self.cluster and Path(argument).exists():
+            argument = str(request.place(Path(argument)))
         opened = open_argument(argument, all_shards=self.all_shards)
-        if self.cluster:
-            require_files(opened)
         # Other errors are raised by the operation, or excused by it.
         print_problems(warnings(opened.problems) + excused(opened.problems) + evidence_warnings(opened))
         if self.consume_source:
             self._ask_for_consent(opened)
-        with cluster_executor(self.cluster) as executor, progress_bar() as progress:
-            options = WriteOptions(
-                jobs=self.jobs or default_jobs(),
-                share=Share.parse(self.shards),
-                recheck=self.recheck,
-                drop_cache=self.drop_cache,
-                consume_source=self.consume_source,
-                ignore_space=self.ignore_space,
-                adopt=self.adopt,
-                link=link,
-                executor=executor,
-                dry_run=self.dry_run,
-            )
-            there = destination.absolute() if self.cluster else destination
-            yield Writing(opened, there, options, progress, self.cluster)
+        with request.options(opened, link=link) as options, progress_bar() as progress:
+            yield Writing(opened, request.place(destination), options, progress, request)
 
     def _ask_for_consent(self, source: "Checkpoint") -> None:
         """Ask before shards are removed, and go on only after a yes; without a terminal, refuse."""
-        from csf_tool.write.run import require_sole_run
-
-        require_sole_run(self.shards, self.cluster)
         if self.yes or self.dry_run:
             return
         question = f"Every shard of {source.label} will be removed once its replacement is proven. Go on?"

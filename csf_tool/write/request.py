@@ -1,0 +1,83 @@
+"""What a caller asks of a run that writes: the same for commands and for Python functions, and for all operations."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.coders.decoder import Decoder, make_decoder
+from csf_tool.coders.encoder import Encoder, make_encoder
+from csf_tool.running.cluster import RemoteDecoder, RemoteEncoder, cluster_executor, require_files
+from csf_tool.running.jobs import default_jobs
+from csf_tool.write.consume import finished_removal
+from csf_tool.write.run import Share, WriteOptions, Written, require_sole_run
+
+
+@dataclass(frozen=True)
+class WriteRequest:
+    """The options of a run as they are given; see `csf_tool.expand` for their meaning."""
+
+    jobs: int | None = None
+    shards: str | None = None
+    recheck: bool = False
+    drop_cache: bool | None = None
+    ignore_space: bool = False
+    adopt: bool = False
+    consume_source: bool = False
+    cluster: str | None = None
+    all_shards: bool = False
+    dry_run: bool = False
+
+    def consumed(self, source: Path, destination: Path) -> Written | None:
+        """The result of a run with `consume_source` that had only its last source shards to remove: gone now.
+
+        A dry run leaves them.
+        """
+        return finished_removal(source, destination, dry_run=self.dry_run) if self.consume_source else None
+
+    def require_sense(self) -> None:
+        """Refuse options that do not fit together.
+
+        Raises:
+            UsageError: they do not.
+        """
+        Share.parse(self.shards)
+        if self.consume_source:
+            require_sole_run(self.shards, self.cluster)
+
+    def place(self, path: Path) -> Path:
+        """The path as all who work at the run know it: workers of a cluster have working folders of their own."""
+        return path.absolute() if self.cluster else path
+
+    def decoder(self, device: str, tell: Callable[[str], None] = lambda _: None) -> Decoder:
+        """The decoder for a device: here, or of the cluster's workers. `tell` is told which device it is."""
+        return RemoteDecoder(device) if self.cluster else make_decoder(device, tell=tell)
+
+    def encoder(self, device: str, tell: Callable[[str], None] = lambda _: None) -> Encoder:
+        """The encoder for a device: here, or of the cluster's workers. `tell` is told which device it is."""
+        return RemoteEncoder(device) if self.cluster else make_encoder(device, tell)
+
+    @contextmanager
+    def options(self, checkpoint: Checkpoint, *, link: bool = False) -> Iterator[WriteOptions]:
+        """The options that the operation takes, while the cluster is connected.
+
+        Raises:
+            UsageError: the options do not fit together, or the cluster's workers cannot read the checkpoint.
+            EnvironmentFault: no cluster answers.
+        """
+        if self.cluster:
+            require_files(checkpoint)
+        with cluster_executor(self.cluster) as executor:
+            yield WriteOptions(
+                jobs=self.jobs or default_jobs(),
+                share=Share.parse(self.shards),
+                recheck=self.recheck,
+                drop_cache=self.drop_cache,
+                consume_source=self.consume_source,
+                ignore_space=self.ignore_space,
+                adopt=self.adopt,
+                link=link,
+                executor=executor,
+                dry_run=self.dry_run,
+            )
