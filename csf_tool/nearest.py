@@ -13,7 +13,7 @@ _MOST_CHARACTERS = 500
 def nearest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
     """The names that `name` may be meant to be, the likeliest first: those that end with it, or look like it.
 
-    Names that differ in their numbers alone are of one kind, of which the one with the nearest numbers is taken.
+    Names that differ in numbers and case alone are of one kind, of which the one with the nearest numbers is taken.
     """
     if len(name) > _MOST_CHARACTERS:
         return []
@@ -21,12 +21,12 @@ def nearest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
     ending: list[str] = []
     for each in names:
         if len(each) <= _MOST_CHARACTERS:
-            kinds.setdefault(_NUMBER.sub("0", each), []).append(each)
+            kinds.setdefault(_NUMBER.sub("0", each).lower(), []).append(each)
             if each.endswith(f".{name}"):
                 ending.append(each)
     if ending:
         return ending[:most]
-    close = get_close_matches(_NUMBER.sub("0", name), list(islice(kinds, _MOST_KINDS)), most)
+    close = get_close_matches(_NUMBER.sub("0", name).lower(), list(islice(kinds, _MOST_KINDS)), most)
     return [min(kinds[kind], key=lambda each: _distance(name, each)) for kind in close]
 
 

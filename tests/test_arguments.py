@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from csf_tool.cli.home import home_expanded
-from csf_tool.disk.near_names import nearest, nearest_path
+from csf_tool.disk.near_paths import nearest_name, nearest_path
 from csf_tool.errors import UsageError
 from tests.building import tree
 from tests.commands import run, says
@@ -150,7 +150,7 @@ def test_near_names_of_lists(copied: Copied, tmp_path: Path) -> None:
 def test_nothing_is_near(tmp_path: Path) -> None:
     assert nearest_path(tmp_path / "a" / "b") is None
     assert nearest_path(Path("/")) == Path("/")
-    assert nearest("x", [f"x{i}" for i in range(100_000)]) is None
+    assert nearest_name("x", [f"x{i}" for i in range(100_000)]) is None
 
 
 # Empty

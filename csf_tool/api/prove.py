@@ -17,7 +17,7 @@ from csf_tool.documents.identity import IdentityDocument, identity_document
 from csf_tool.documents.verify import VerifyDocument, verify_document
 from csf_tool.hub.name import list_on_hub
 from csf_tool.prove.identity import find_identity
-from csf_tool.prove.verify import VerifyOptions, require_that_options_fit
+from csf_tool.prove.options import VerifyOptions, require_that_options_fit
 from csf_tool.prove.verify import verify as run
 
 

@@ -16,7 +16,7 @@ from csf_tool.checkpoint.hash_places import Place, place, stays_inside
 from csf_tool.checkpoint.problems import Problem, errors
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
-from csf_tool.disk.near_names import did_you_mean
+from csf_tool.disk.near_paths import did_you_mean
 from csf_tool.disk.paths import is_safe_relative
 from csf_tool.disk.reader import is_file, read_document
 from csf_tool.errors import UsageError

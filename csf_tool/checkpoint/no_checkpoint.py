@@ -14,7 +14,7 @@ from csf_tool.checkpoint.packages import OTHER_WEIGHTS, other_weights
 from csf_tool.checkpoint.ranks import folders_of_ranks
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.near_names import did_you_mean
+from csf_tool.disk.near_paths import did_you_mean
 from csf_tool.disk.own_files import has_journal
 from csf_tool.disk.paths import names_in
 from csf_tool.disk.reader import exists

@@ -100,7 +100,7 @@ def verify(
     from csf_tool.coders.decoder import NumpyDecoder, make_decoder
     from csf_tool.disk.new_file import require_writable
     from csf_tool.documents.verify import verify_document
-    from csf_tool.prove.verify import VerifyOptions, require_that_options_fit
+    from csf_tool.prove.options import VerifyOptions, require_that_options_fit
     from csf_tool.prove.verify import verify as run
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_report

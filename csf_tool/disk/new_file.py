@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from csf_tool.disk.appenders import make_appender
-from csf_tool.disk.near_names import did_you_mean
+from csf_tool.disk.near_paths import did_you_mean
 from csf_tool.disk.own_files import PARTIAL
 from csf_tool.disk.reader import Reader, writing_fault
 from csf_tool.errors import EnvironmentFault

@@ -79,11 +79,6 @@ class Header:
         return {fault.tensor for fault in self.faults if fault.hides_data}
 
     @property
-    def data_end(self) -> int:
-        """Offset at which the file should end."""
-        return max(self.ends, default=self.data_start)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of all tensors together."""
         return sum(self.ends) - sum(self.begins)

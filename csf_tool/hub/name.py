@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.near_names import nearest_path
+from csf_tool.disk.near_paths import nearest_path
 from csf_tool.disk.reader import exists
 from csf_tool.errors import CsfToolError, EnvironmentFault, UsageError
 from csf_tool.hub.pages import is_address, is_path_of_page, repository_of

@@ -15,9 +15,9 @@ from csf_tool.codec.formats import POSITION_MASK, SLAB_ROWS, CsfFormat
 from csf_tool.codec.reference import StreamFault
 from csf_tool.codec.values import scale_values
 from csf_tool.coders.encoder import read_scales
-from csf_tool.disk.near_names import nearest
 from csf_tool.errors import UsageError
 from csf_tool.look.scale_inspection import choose_scales
+from csf_tool.nearest import nearest
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,8 @@ def _nothing_called(
     what, glob = "plane" if planes else "scale", f"*{pattern.strip('*')}*"
     if any(_matches(name, glob) for name in names):
         return f"no {what} is called {pattern!r}; did you mean {glob!r}?"
-    if near := nearest(pattern, {*names, *map(module_of, names)}):
-        return f"no {what} is called {pattern!r}; did you mean {near!r}?"
+    if near := nearest(pattern, [*names, *map(module_of, names)], 1):
+        return f"no {what} is called {pattern!r}; did you mean {near[0]!r}?"
     return f"no {what} is called {pattern!r}, as {names[0]!r} is"
 
 

@@ -20,7 +20,7 @@ from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import read_scales
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Amount, OnBytes, Progress, SharedProgress
-from csf_tool.running.jobs import local_executor, run_jobs
+from csf_tool.running.jobs import run_with_progress
 
 _VALUES = 256
 
@@ -105,10 +105,10 @@ def count_scale_bytes(checkpoint: Checkpoint, decoder: Decoder, progress: Progre
         problems.extend(counter.problems)
         shared.shard_done()
 
-    on_bytes, experts = cancel.checked(shared.advance), checkpoint.experts
-    with local_executor(jobs) as pool:
-        work = lambda shard: _Counter(shard, experts, on_bytes).run(decoder)  # noqa: E731
-        run_jobs(shards.values(), work, add, pool, cancel, shared.wait)
+    def count_bytes(shard: _ShardPlanes, on_bytes: OnBytes) -> _Counter:
+        return _Counter(shard, checkpoint.experts, on_bytes).run(decoder)
+
+    run_with_progress(shards.values(), count_bytes, add, jobs, cancel, shared)
     groups = sorted(counts, key=lambda group: (natural_key(group.layer), group.fmt.name))
     problems.sort(key=lambda problem: (problem.file, problem.tensor))
     return ScaleBytes({group: ByteCounts(counts[group], group.fmt) for group in groups}, problems)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from csf_tool.codes import Code, Finding
 from csf_tool.disk.json_files import first_repeated
+from csf_tool.disk.lenient_json import Repeating
 from csf_tool.text import brief
 
 _ABSENT = object()
@@ -23,12 +24,6 @@ class _Number(NamedTuple):
 
     def __repr__(self) -> str:
         return self.text
-
-
-class _Repeating(dict[str, Any]):
-    """An object that has one key twice."""
-
-    key = ""
 
 
 class Document(NamedTuple):
@@ -46,7 +41,7 @@ def parse_values(raw: bytes, encoding: str = "utf-8") -> Document:
         RecursionError: it is nested too deeply.
     """
     numbers: dict[tuple[str, str], _Number] = {}  # few differ: each is kept once
-    repeating: list[_Repeating] = []
+    repeating: list[Repeating] = []
 
     def number(kind: str, text: str) -> _Number:
         return numbers.setdefault((kind, text), _Number(kind, text))
@@ -55,7 +50,7 @@ def parse_values(raw: bytes, encoding: str = "utf-8") -> Document:
         found = dict(pairs)
         if len(found) == len(pairs):
             return found
-        repeating.append(_Repeating(found))
+        repeating.append(Repeating(found))
         repeating[-1].key = first_repeated(pairs)
         return repeating[-1]
 
@@ -75,7 +70,7 @@ def _shortest(text: str) -> str:
     return repr(value) if math.isfinite(value) else text
 
 
-def _place_of(value: Any, wanted: _Repeating) -> str:
+def _place_of(value: Any, wanted: Repeating) -> str:
     """The repeated key and its object, in words.
 
     `wanted`, the object that was read last, is always in the document: an object that a repeated key discarded was

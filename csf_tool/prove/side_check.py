@@ -25,10 +25,11 @@ from csf_tool.prove.compare import same_bytes
 from csf_tool.prove.json_values import Document, difference, parse_values
 
 _MISSING = Finding("missing; the reference has it", Code.REFERENCE_NAMES)
+_SURPLUS = Finding("the reference does not have it", Code.REFERENCE_NAMES)
+
 _ENCODINGS = {"utf-8-sig": "UTF-8 with a byte order mark"} | {
     f"utf-{bits}{order}": f"UTF-{bits}" for bits in (16, 32) for order in ("", "-le", "-be")
 }
-_SURPLUS = Finding("the reference does not have it", Code.REFERENCE_NAMES)
 
 
 def check_side_files(checkpoint: Checkpoint) -> list[Problem]:

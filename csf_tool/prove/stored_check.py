@@ -13,6 +13,7 @@ from csf_tool.disk.hashing import PublishedHash, hash_faults
 from csf_tool.disk.json_files import parse_json
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError, CsfToolError
+from csf_tool.prove.beside import is_far
 from csf_tool.prove.verdict import Check, StoredCheck
 from csf_tool.text import count
 
@@ -67,8 +68,7 @@ def _tell_apart(
 
 def _is_far(checkpoint: Checkpoint, file: str, digests: Mapping[str, str]) -> bool:
     """Whether a file is on the Hub and has not been read whole."""
-    on_hub = checkpoint.hub is not None and file in checkpoint.hub.files
-    return on_hub and file not in digests and not is_file(checkpoint.root / file)
+    return file not in digests and is_far(checkpoint, file)
 
 
 def _check_file(check: Check, path: Path, entries: list[PublishedHash], sha256: str | None) -> None:

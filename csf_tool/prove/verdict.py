@@ -137,9 +137,9 @@ class Verified(Checks):
     """Hashes of all files, if asked for and nothing failed."""
     unfetched: int = 0
     """Tensors of both sides whose bytes were not compared, because they would have had to be fetched."""
-    uncovered: list[str] = field(default_factory=list)
     checked_files: list[str] = field(default_factory=list)
     """Shards, and files beside them, that something was compared with or decoded from."""
+    uncovered: list[str] = field(default_factory=list)
     """Files beside the shards that a runtime may read, and that neither a hash nor the reference has proved right."""
     uncompared: list[str] = field(default_factory=list)
     """Files beside the shards that a runtime may read and that were not compared with the reference, hashed or not."""

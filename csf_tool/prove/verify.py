@@ -4,75 +4,32 @@
 alone. Bytes are compared, never floats.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 
 from csf_tool.cancel import CancelToken
-from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.logical import LogicalShard, logical_tensors, original_shard, own_shards, require_new
-from csf_tool.checkpoint.model import Checkpoint, Plane, Shard
+from csf_tool.checkpoint.model import Checkpoint, Plane
 from csf_tool.checkpoint.problems import errors, warnings
-from csf_tool.checkpoint.published import hash_list, known_origin, published_hashes
+from csf_tool.checkpoint.published import hash_list, published_hashes
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import Decoder, NumpyDecoder
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
-from csf_tool.disk.near_names import nearest
 from csf_tool.disk.reader import is_file
-from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.errors import CheckpointError
 from csf_tool.progress import Amount, Progress, SharedProgress
 from csf_tool.prove.beside import FETCHED_SUFFIXES, is_far, unclaimed_files
 from csf_tool.prove.compare import mismatch
 from csf_tool.prove.next_steps import known_download
+from csf_tool.prove.options import VerifyOptions, chosen_shards, require_another, require_same_origin
 from csf_tool.prove.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
 from csf_tool.prove.side_check import check_side_files, compare_formats, compare_side_files
 from csf_tool.prove.stored_check import check_stored
 from csf_tool.prove.verdict import Verified
 from csf_tool.running.forked import Work, may_fork, run_forked
-from csf_tool.running.jobs import default_jobs, local_executor, run_jobs
+from csf_tool.running.jobs import run_with_progress
 from csf_tool.text import count
-
-
-@dataclass(frozen=True)
-class VerifyOptions:
-    """Options of `verify`.
-
-    `only` are names of shards, or globs, to which the reading of data is limited; `quick` reads no data at all.
-    `listed` are hashes that were saved elsewhere; `save_hashes` is the name of such a list to be made.
-    """
-
-    jobs: int = field(default_factory=default_jobs)
-    drop_cache: bool = False
-    only: tuple[str, ...] = ()
-    quick: bool = False
-    listed: HashList | None = None
-    save_hashes: str = ""
-    all_tensors: bool = False
-    """Fetch every tensor of a checkpoint on the Hub, not just the scales."""
-    tensors_only: bool = False
-    """Compare only tensors with the reference, not the config, the tokenizer or the headers' metadata."""
-    published: list[PublishedHash] = field(default_factory=list)
-    """A list of hashes of the checkpoint's files that the user gave."""
-    hub: str = ""
-    """The repository that `published` is from."""
-
-
-def require_that_options_fit(
-    *, quick: bool, against: bool, tensors_only: bool, only: Sequence[str], save_hashes: Path | None
-) -> None:
-    """Refuse options of `verify` that do not go together, before there is work to lose.
-
-    Raises:
-        UsageError: they do not, or the file for hashes exists.
-    """
-    if quick and (against or only or save_hashes):
-        raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
-    if tensors_only and not against:
-        raise UsageError("--tensors-only: compares with a checkpoint: give --against DENSE as well")
-    if save_hashes and (only or save_hashes.exists()):
-        raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
 
 
 def verify(
@@ -111,12 +68,12 @@ class _Verification:
         self._progress = SharedProgress(progress)
         self._cancel = CancelToken(*(side.stop_fetching for side in (checkpoint, against) if side))
         self._options = options
-        self._shards = _chosen(checkpoint, options.only)
+        self._shards = chosen_shards(checkpoint, options.only)
         self._names = {shard.name for shard in self._shards}
         if options.listed:
-            _require_same_origin(checkpoint, options.listed)
+            require_same_origin(checkpoint, options.listed)
         if against:
-            _require_another(checkpoint, against)
+            require_another(checkpoint, against)
         self._tensors = logical_tensors(checkpoint)
         self._theirs = logical_tensors(against) if against else {}
         self._fetched = self._names_fetched()
@@ -271,9 +228,7 @@ class _Verification:
         if jobs > 1 and is_here and isinstance(self._decoder, NumpyDecoder) and may_fork():
             run_forked(tasks, work, done, jobs, self._progress.advance)
             return
-        on_bytes = self._cancel.checked(self._progress.advance)
-        with local_executor(jobs or 1) as pool:
-            run_jobs(range(tasks), lambda task: work(task, on_bytes), done, pool, self._cancel, self._progress.wait)
+        run_with_progress(range(tasks), work, done, jobs, self._cancel, self._progress)
 
     def _add(self, findings: ShardFindings) -> None:
         for mine, theirs in zip(self.result.checks, findings.checks, strict=True):
@@ -364,12 +319,13 @@ class _Verification:
 
     def _shapes_against(self, fetched: set[str]) -> None:
         """Compare shapes and dtypes of the tensors that were not fetched."""
+        formats = self._scale_formats()
         for name in self._tensors.keys() & self._theirs.keys() - fetched:
             ours, theirs = self._tensors[name], self._theirs[name]
             if problem := mismatch(ours, theirs):
                 self.result.reference.fail(problem, Code.REFERENCE_DIFFERS, ours.stored_in, name)
             else:
-                check_dtype(self.result.reference, ours, theirs, self._scale_formats())
+                check_dtype(self.result.reference, ours, theirs, formats)
 
     def _scale_formats(self) -> dict[str, CsfFormat]:
         """The format of every block scale of either side, stored dense or not."""
@@ -396,43 +352,3 @@ class _Verification:
             result.why_uncompared = "shards that were left aside"
         elif any(is_far(self._checkpoint, name) for name in uncompared):
             result.why_uncompared = "not fetched"
-
-
-def _chosen(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:
-    """The shards whose name, with or without its folder, equals or fits one of `only`; all shards if it is empty."""
-    for glob in only:
-        if not any(_fits(shard, glob) for shard in checkpoint.shards):
-            names = [shard.name for shard in checkpoint.shards]
-            near = nearest(glob, {*names, *(shard.file for shard in checkpoint.shards)})
-            others = f"did you mean {near}?" if near else f"there are {len(names)}, as {names[0]}"
-            raise UsageError(f"--only {glob}: no readable shard is called so; {others}")
-    return [s for s in checkpoint.shards if not only or any(_fits(s, glob) for glob in only)]
-
-
-def _fits(shard: Shard, glob: str) -> bool:
-    return fnmatchcase(shard.name, glob) or fnmatchcase(shard.file, glob)
-
-
-def _require_another(checkpoint: Checkpoint, against: Checkpoint) -> None:
-    """Refuse a reference that has the same shards as the checkpoint: comparing files with themselves proves nothing."""
-    as_files = is_file(checkpoint.path) or is_file(against.path)
-    mine, theirs = (_places(side, as_files) for side in (checkpoint, against))
-    if mine & theirs or (checkpoint.hub and checkpoint.is_remote and checkpoint.label == against.label):
-        problem = f"--against {against.label}: is the checkpoint itself, which proves nothing: give another copy"
-        raise UsageError(problem)
-
-
-def _places(checkpoint: Checkpoint, as_files: bool) -> set[tuple[int, int]]:
-    """Device and inode numbers of the local shards, or of their folders, which are the same by every path."""
-    here = [shard.path for shard in checkpoint.shards if not shard.remote]
-    found = (path.stat() for path in ({*here} if as_files else {path.parent for path in here}))
-    return {(status.st_dev, status.st_ino) for status in found}
-
-
-def _require_same_origin(checkpoint: Checkpoint, listed: HashList) -> None:
-    """Refuse a list of another repository or revision, where both state theirs."""
-    here = dict(zip(("repository", "revision"), known_origin(checkpoint), strict=True))
-    for key, stated in (("repository", listed.repository), ("revision", listed.revision)):
-        if stated and here[key] and stated != here[key]:
-            problem = f"is a list of {key} {stated}; {checkpoint.label} is of {here[key]}"
-            raise UsageError(problem, Code.OTHER_LIST, listed.name)

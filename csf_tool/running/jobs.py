@@ -8,9 +8,10 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from csf_tool.cancel import CancelToken, Stopped
+from csf_tool.progress import SharedProgress
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,9 +32,27 @@ def default_jobs() -> int:
     return min(cores, MAX_DEFAULT_JOBS)
 
 
-def local_executor(jobs: int) -> ThreadPoolExecutor:
-    """Threads: reading, hashing, copying and numpy's loops all run outside the interpreter's lock."""
-    return ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="csf-tool")
+def run_with_progress(
+    tasks: Iterable[T],
+    work: Callable[..., R],
+    done: Callable[[T, R], None],
+    jobs: int,
+    cancel: CancelToken,
+    progress: SharedProgress,
+    executor: Executor | None = None,
+) -> None:
+    """Run `work` on every task as `run_jobs` does: in threads here, `jobs` at a time, or on a cluster's `executor`.
+
+    Here it is given `on_bytes`, to report its bytes as progress and to end when it is cancelled; a cluster's workers
+    can do neither.
+    """
+    if executor is not None:
+        run_jobs(tasks, work, done, executor, cancel, progress.wait)
+        return
+    # Reading, hashing, copying and numpy's loops all run outside the interpreter's lock.
+    with ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="csf-tool") as pool:
+        checked: Any = partial(work, on_bytes=cancel.checked(progress.advance))
+        run_jobs(tasks, checked, done, pool, cancel, progress.wait)
 
 
 def run_jobs(

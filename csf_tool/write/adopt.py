@@ -9,7 +9,7 @@ from csf_tool.codes import Code
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import UsageError
 from csf_tool.progress import Amount, OnBytes, SharedProgress
-from csf_tool.running.jobs import local_executor, run_jobs
+from csf_tool.running.jobs import run_with_progress
 from csf_tool.write.journal import Journal, Record
 from csf_tool.write.output import OutputShard
 
@@ -35,7 +35,6 @@ def adopt(
     if unrecorded:
         shards = sum(isinstance(file, OutputShard) for file in unrecorded)
         progress.start("compare", Amount(sum(file.size for file in unrecorded), shards))
-    on_bytes = cancel.checked(progress.advance)
     good: list[str] = []
     wrong: list[Path] = []
 
@@ -50,7 +49,7 @@ def adopt(
         else:
             wrong.append(journal.path_of(name_of(file)))
 
-    def compare(file: File) -> Record | None:
+    def compare(file: File, on_bytes: OnBytes) -> Record | None:
         path = journal.path_of(name_of(file))
         if path.is_symlink() or not is_file(path) or path.stat().st_size != file.size:
             return None
@@ -58,8 +57,7 @@ def adopt(
             return right_record(file, on_bytes)
         return Record(file.size) if file.is_equal_to(path) else None
 
-    with local_executor(jobs) as pool:
-        run_jobs(unrecorded, compare, done, pool, cancel, progress.wait)
+    run_with_progress(unrecorded, compare, done, jobs, cancel, progress)
     refuse_wrong(wrong)
     return sorted(good)
 

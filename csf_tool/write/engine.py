@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from csf_tool.cancel import CancelToken
@@ -26,7 +25,7 @@ from csf_tool.disk.paths import relative_files
 from csf_tool.disk.reader import RandomReader, exists, is_file, is_folder
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Amount, OnBytes, Progress, SharedProgress
-from csf_tool.running.jobs import local_executor, run_jobs
+from csf_tool.running.jobs import run_with_progress
 from csf_tool.write.adopt import adopt
 from csf_tool.write.consume import Consumer, sole_consumer
 from csf_tool.write.copy import dropping_cache, pieces, write_parts, write_side_file
@@ -326,13 +325,8 @@ class _Run:
             )
             for shard in todo
         ]
-        executor = self._options.executor
-        if executor is None:
-            with local_executor(self._options.jobs) as pool:
-                work = partial(write_shard, on_bytes=self._cancel.checked(self._progress.advance))
-                run_jobs(jobs, work, self._shard_done, pool, self._cancel, self._progress.wait)
-        else:
-            run_jobs(jobs, write_shard, self._shard_done, executor, self._cancel, self._progress.wait)
+        at_a_time, executor = self._options.jobs, self._options.executor
+        run_with_progress(jobs, write_shard, self._shard_done, at_a_time, self._cancel, self._progress, executor)
         order = {shard.name: i for i, shard in enumerate(self._output.shards)}
         for names in (self.written.shards, self.written.proved_shards, self.written.linked):
             names.sort(key=order.__getitem__)

@@ -1,7 +1,6 @@
 """Exceptions of planes, counted by encoding them, before anything is written."""
 
 from dataclasses import dataclass
-from functools import partial
 
 from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.model import Checkpoint, DensePlane
@@ -9,7 +8,7 @@ from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.encoder import Encoder, read_scales
 from csf_tool.progress import Amount, OnBytes, Progress, SharedProgress
-from csf_tool.running.jobs import local_executor, run_jobs
+from csf_tool.running.jobs import run_with_progress
 from csf_tool.write.encoding import require_lossless
 from csf_tool.write.kept_streams import KeptStreams
 from csf_tool.write.run import WriteOptions
@@ -50,12 +49,7 @@ def count_exceptions(
             shared.advance(sum(plane.dense_bytes for plane in task.planes))
         shared.shard_done()
 
-    if how.executor:
-        run_jobs(tasks, _measure, done, how.executor, cancel, shared.wait)
-    else:
-        with local_executor(how.jobs) as pool:
-            work = partial(_measure, on_bytes=cancel.checked(shared.advance))
-            run_jobs(tasks, work, done, pool, cancel, shared.wait)
+    run_with_progress(tasks, _measure, done, how.jobs, cancel, shared, how.executor)
     return counts
 
 

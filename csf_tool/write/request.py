@@ -8,10 +8,11 @@ from pathlib import Path
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.coders.decoder import Decoder, make_decoder
 from csf_tool.coders.encoder import Encoder, make_encoder
+from csf_tool.errors import UsageError
 from csf_tool.running.cluster import RemoteDecoder, RemoteEncoder, cluster_executor, require_files
 from csf_tool.running.jobs import default_jobs
 from csf_tool.write.consume import finished_removal
-from csf_tool.write.run import Share, WriteOptions, Written, require_sole_run
+from csf_tool.write.run import Share, WriteOptions, Written
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class WriteRequest:
             UsageError: they do not.
         """
         Share.parse(self.shards)
-        if self.consume_source:
-            require_sole_run(self.shards, self.cluster)
+        if self.consume_source and (self.shards or self.cluster):
+            problem = "removes what other parts may need: run it without --shards and --cluster"
+            raise UsageError(f"--consume-source {problem}")
 
     def place(self, path: Path) -> Path:
         """The path as all who work at the run know it: workers of a cluster have working folders of their own."""

@@ -39,16 +39,6 @@ class Share:
         return i % self.of == self.number - 1
 
 
-def require_sole_run(shards: str | None, cluster: str | None) -> None:
-    """Refuse to remove source shards in a run that is one part of the work.
-
-    Raises:
-        UsageError: it is.
-    """
-    if shards or cluster:
-        raise UsageError("--consume-source removes what other parts may need: run it without --shards and --cluster")
-
-
 NOTHING = Share(0, 1)
 """The share without shards: only the files beside them are left to write."""
 

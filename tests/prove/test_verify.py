@@ -17,8 +17,9 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Silent
+from csf_tool.prove.options import VerifyOptions
 from csf_tool.prove.verdict import Verified
-from csf_tool.prove.verify import VerifyOptions, verify
+from csf_tool.prove.verify import verify
 from csf_tool.running import forked
 from tests.building import overwrite, span
 from tests.oracle import Tensors, Unsure, logical_tensors

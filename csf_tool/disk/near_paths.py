@@ -1,4 +1,4 @@
-"""Names that a mistyped one may stand for."""
+"""Paths that a mistyped one may stand for. Names in files, of which there are more, are for `csf_tool.nearest`."""
 
 from collections.abc import Collection
 from difflib import get_close_matches
@@ -12,7 +12,7 @@ _MOST_COMPARED = 20_000
 """Most names that are compared: more take seconds."""
 
 
-def nearest(name: str, names: Collection[str]) -> str | None:
+def nearest_name(name: str, names: Collection[str]) -> str | None:
     """The one of some names that is written most like `name`; None where none is like it, or there are too many."""
     if len(names) > _MOST_COMPARED:
         return None
@@ -30,7 +30,7 @@ def nearest_path(path: Path) -> Path | None:
     while not exists(path):
         missing = next((p for p in (path, *path.parents) if exists(p.parent)), path)
         try:
-            found = nearest(missing.name, names_in(missing.parent)) if missing.name else None
+            found = nearest_name(missing.name, names_in(missing.parent)) if missing.name else None
         except EnvironmentFault:  # the folder cannot be listed, and a hint is not worth an error of its own
             return meant
         if found is None:
