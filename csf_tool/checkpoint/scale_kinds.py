@@ -155,11 +155,8 @@ def wrong_label(dtype: str, group: int) -> str:
     """The fault of scales whose dtype and group size are not those of one format, and why they stay so."""
     text = f"is {dtype}, with a scale for {group} values: NVFP4 has F8_E4M3 for 16, MXFP4 F8_E8M0 for 32"
     fmt = next(fmt for fmt in FORMATS if fmt.group_size == group)
-    return (
-        f"{text}; {fmt.title} stored as U8, and not compressed, for expand would give {fmt.dense_dtype}"
-        if dtype == "U8"
-        else text
-    )
+    u8 = f"; {fmt.title} stored as U8, and not compressed, for expand would give {fmt.dense_dtype}"
+    return text + u8 if dtype == "U8" else text
 
 
 def _mlx(scale: Looks, weight: Looks, has_biases: bool) -> ScaleKind | None:

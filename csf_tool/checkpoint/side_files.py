@@ -70,11 +70,6 @@ class Beside:
             self.left_out[cause] = sorted({*self.left_out.get(cause, ()), *found})
 
 
-def plain_files(checkpoint: Checkpoint) -> list[SideFile]:
-    """Every file of the model that is carried over as it is; see `beside`."""
-    return beside(checkpoint).files
-
-
 def beside(checkpoint: Checkpoint, *, same_shards: bool = False) -> Beside:
     """Every file of the model but its shards, the configs at the top, and the index of the shards.
 

@@ -28,13 +28,13 @@ from csf_tool.disk.json_files import render_json
 from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.disk.reader import read_document
 from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.progress import OnBytes, Progress
+from csf_tool.progress import Progress
 from csf_tool.text import count
 from csf_tool.write.carrying import Tensors, keep_what_stays_true, tensors_of
 from csf_tool.write.earlier import Earlier, require_sound
 from csf_tool.write.engine import write
 from csf_tool.write.evidence import require_known_hashes
-from csf_tool.write.output import Output, OutputShard
+from csf_tool.write.output import Output, OutputShard, Renderer, Rendering
 from csf_tool.write.recipes import Recipes, read_configs, recipes_to_write
 from csf_tool.write.run import WriteOptions, Written
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout
@@ -140,9 +140,8 @@ def _require_convertible(
     checkpoint: Checkpoint, target: Target, formats: Sequence[CsfFormat], how: WriteOptions
 ) -> None:
     if written := TARGETS.get(target.value):
-        if refusal := written.refusal(
-            formats, ()
-        ):  # in whatever folders shards lie, they are given by their file names
+        # In whatever folders shards lie, they are given by their file names.
+        if refusal := written.refusal(formats, ()):
             remedy = _ONE_ALONE if len(formats) > 1 else ""
             raise UsageError(f"--to {target.value}: {refusal}{remedy}")
         if isinstance(checkpoint.layout, written.layout):
@@ -290,34 +289,20 @@ def _copied_shard(shard: Shard, name: str, marks: dict[str, str], shapes: Mappin
     return OutputShard(name, header, (data,), len(header) + data.end - data.begin, (shard,))
 
 
-class CopyingRenderer:
+class CopyingRenderer(Renderer):
     """Renderer of shards with a new header, whose data are copied as they are."""
-
-    passes_source = False
 
     def render(self, shard: OutputShard, readers: Readers) -> "_Copying":  # noqa: ARG002 (see Renderer)
         """See `csf_tool.write.output.Renderer`."""
         return _Copying(shard)
 
-    def foreseen_receipt(self, shard: OutputShard) -> None:
-        """See `csf_tool.write.output.Renderer`: there are none."""
-
 
 @dataclass(frozen=True)
-class _Copying:
+class _Copying(Rendering):
+    """Only the header is new, and of the originals nothing is known."""
+
     _shard: OutputShard
 
     def __iter__(self) -> Iterator[memoryview | Range]:
         yield memoryview(self._shard.header)
         yield from (part for part in self._shard.parts if isinstance(part, Range))
-
-    def source_sha256(self) -> str | None:
-        """No hash: the kernel copies the data."""
-        return None
-
-    def receipt(self, sha256: str | None) -> SideFile | None:  # noqa: ARG002 (see Rendering)
-        """No receipt: the originals are unknown."""
-        return None
-
-    def prove(self, path: Path, readers: Readers, on_bytes: OnBytes) -> None:
-        """Nothing to prove: only the header is new."""

@@ -2,16 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
 
 from csf_tool.checkpoint.logical import LogicalShard, Range
 from csf_tool.checkpoint.model import Plane
-from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.decoder import Decoder
-from csf_tool.progress import OnBytes
-from csf_tool.write.output import OutputShard, Part
+from csf_tool.write.output import OutputShard, Part, Renderer, Rendering
 
 
 def decoded_shard(shard: LogicalShard) -> OutputShard:
@@ -31,22 +27,20 @@ def decode_parts(parts: Sequence[Part], readers: Readers, decoder: Decoder) -> I
 
 
 @dataclass(frozen=True)
-class DecodingRenderer:
+class DecodingRenderer(Renderer):
     """Renderer that decodes the planes of shards."""
 
     decoder: Decoder
-    passes_source: ClassVar[bool] = False
 
     def render(self, shard: OutputShard, readers: Readers) -> "_Decoding":
         """See `csf_tool.write.output.Renderer`."""
         return _Decoding(shard, readers, self.decoder)
 
-    def foreseen_receipt(self, shard: OutputShard) -> None:
-        """See `csf_tool.write.output.Renderer`: there are none."""
-
 
 @dataclass(frozen=True)
-class _Decoding:
+class _Decoding(Rendering):
+    """Of the original only the SHA-256 can be known, which the engine compares."""
+
     _shard: OutputShard
     _readers: Readers
     _decoder: Decoder
@@ -54,14 +48,3 @@ class _Decoding:
     def __iter__(self) -> Iterator[memoryview | Range]:
         yield memoryview(self._shard.header)
         yield from decode_parts(self._shard.parts, self._readers, self._decoder)
-
-    def source_sha256(self) -> str | None:
-        """No hash: ranges that the kernel copies are not seen."""
-        return None
-
-    def receipt(self, sha256: str | None) -> SideFile | None:  # noqa: ARG002 (see Rendering)
-        """No receipt: a dense shard has none."""
-        return None
-
-    def prove(self, path: Path, readers: Readers, on_bytes: OnBytes) -> None:
-        """Nothing to prove: of the original only the SHA-256 can be known, which the engine compares."""

@@ -14,7 +14,8 @@ from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import parse_json
 from csf_tool.disk.own_files import has_journal
-from csf_tool.disk.paths import holds_files, names_in
+from csf_tool.disk.paths import holds_files, names_in, relative_files
+from csf_tool.disk.reader import RandomReader, is_file, is_folder
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.text import escape
 from csf_tool.write.consume import source_root
@@ -22,6 +23,7 @@ from csf_tool.write.destination import Destination
 from csf_tool.write.fingerprint import fingerprint
 from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, Run, consumed_shards
+from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.run import WriteOptions, Written
 
 FACTS = "facts"
@@ -138,3 +140,27 @@ def finished_result(destination: Path, run: Run) -> Checkpoint | None:
         raise UsageError(problem, file=str(destination))
     carried = CONFIG_FILES if run.operation == "expand" else ()  # as they are, whatever is in them
     return None if any(problem.file not in carried for problem in obstacles(opened.problems)) else opened
+
+
+def holds_whole(destination: Path, output: Output) -> bool:
+    """Whether a folder holds the files of an output and no others, as far as names, sizes and headers tell.
+
+    Only for folders without a note of the run that filled them.
+    """
+    if finished_run(destination) or not is_folder(destination):
+        return False
+    files = {shard.name: shard for shard in output.shards}
+    beside = {file.target: file for file in output.side_files}
+    present = set(relative_files(destination))
+    if not {*files, *beside} <= present or not present <= {*files, *beside, *output.document_names}:
+        return False
+    return all(_has_header(destination / name, shard) for name, shard in files.items()) and all(
+        file.is_equal_to(destination / name) for name, file in beside.items()
+    )
+
+
+def _has_header(path: Path, shard: OutputShard) -> bool:
+    if not is_file(path) or path.stat().st_size != shard.size:
+        return False
+    with RandomReader(path, shard.name) as reader:
+        return reader.read(0, len(shard.header)) == shard.header

@@ -27,7 +27,7 @@ from csf_tool.progress import OnBytes
 from csf_tool.write.copy import pieces
 from csf_tool.write.decoding import decode_parts
 from csf_tool.write.kept_streams import KeptStreams
-from csf_tool.write.output import UNKNOWN_HASH, OutputShard
+from csf_tool.write.output import UNKNOWN_HASH, OutputShard, Renderer, Rendering
 from csf_tool.write.selection import csf_bytes
 
 
@@ -93,7 +93,7 @@ def require_lossless(encoded: CodedPlane) -> None:
 
 
 @dataclass(frozen=True)
-class EncodingRenderer:
+class EncodingRenderer(Renderer):
     """Renderer that encodes the planes of shards, or takes the streams kept when their exceptions were counted.
 
     With a `prover`, every shard gets a receipt and is proved: it is rebuilt, with that decoder, from what was written.
@@ -146,7 +146,7 @@ class EncodingRenderer:
             yield encoded.streams
 
 
-class _Encoding:
+class _Encoding(Rendering):
     """One shard being encoded. Where it gets a receipt, all of its source's bytes pass through here."""
 
     def __init__(self, renderer: EncodingRenderer, shard: OutputShard, readers: Readers) -> None:

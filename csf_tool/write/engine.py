@@ -8,7 +8,6 @@ shards are there.
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.cancel import CancelToken
@@ -17,49 +16,29 @@ from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.codes import Code
 from csf_tool.disk.hashing import Hashing, sha256_of
 from csf_tool.disk.json_files import render_json
 from csf_tool.disk.own_files import has_journal
-from csf_tool.disk.paths import relative_files
-from csf_tool.disk.reader import RandomReader, exists, is_file, is_folder
-from csf_tool.errors import CheckpointError
+from csf_tool.disk.reader import RandomReader, exists
 from csf_tool.progress import Amount, OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import run_with_progress
 from csf_tool.write.adopt import adopt
 from csf_tool.write.consume import Consumer, sole_consumer
-from csf_tool.write.copy import dropping_cache, pieces, write_parts, write_side_file
+from csf_tool.write.copy import pieces, write_side_file
 from csf_tool.write.destination import Destination
 from csf_tool.write.dry_run import foresee
-from csf_tool.write.earlier import FACTS, Earlier
+from csf_tool.write.earlier import FACTS, Earlier, holds_whole
 from csf_tool.write.evidence import (
     Evidence,
-    hashed_first,
-    require_hash,
     require_hashes,
-    require_passed,
     shard_evidence,
 )
 from csf_tool.write.fetch import bytes_to_fetch, fetched
-from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, Run
-from csf_tool.write.output import Output, OutputShard, Renderer
+from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.room import room_needed
 from csf_tool.write.run import Share, WriteOptions, Written
-
-
-@dataclass(frozen=True)
-class _ShardJob:
-    """Everything that a job needs to write one shard."""
-
-    shard: OutputShard
-    renderer: Renderer
-    journal: Journal
-    wants_hash: bool
-    drop_cache: bool
-    link: bool
-    evidence: Evidence = field(default_factory=dict)
-    """The known hashes of those sources that are hashed before the shard is written."""
+from csf_tool.write.shard_job import Did, ShardJob, is_in_place, write_shard
 
 
 def write(
@@ -81,7 +60,7 @@ def write(
         CheckpointError: a source is broken, or what was written is not what it must be: only good shards have names.
         EnvironmentFault: not enough room, or the system cannot write.
     """
-    if not options.compares and not has_journal(destination) and _holds_whole(destination, output):
+    if not options.compares and not has_journal(destination) and holds_whole(destination, output):
         return earlier.written(checkpoint, destination)
     with sole_consumer(checkpoint) if options.consume_source else nullcontext():
         mine = [shard for i, shard in enumerate(output.shards) if options.share.takes(i)]
@@ -96,30 +75,6 @@ def write(
             journal.release()
         run.written.seconds = time.monotonic() - begun
         return run.written
-
-
-def _holds_whole(destination: Path, output: Output) -> bool:
-    """Whether a folder holds the files of an output and no others, as far as names, sizes and headers tell.
-
-    Only for folders without a note of the run that filled them.
-    """
-    if finished_run(destination) or not is_folder(destination):
-        return False
-    files = {shard.name: shard for shard in output.shards}
-    beside = {file.target: file for file in output.side_files}
-    present = set(relative_files(destination))
-    if not {*files, *beside} <= present or not present <= {*files, *beside, *output.document_names}:
-        return False
-    return all(_has_header(destination / name, shard) for name, shard in files.items()) and all(
-        file.is_equal_to(destination / name) for name, file in beside.items()
-    )
-
-
-def _has_header(path: Path, shard: OutputShard) -> bool:
-    if not is_file(path) or path.stat().st_size != shard.size:
-        return False
-    with RandomReader(path, shard.name) as reader:
-        return reader.read(0, len(shard.header)) == shard.header
 
 
 def _require_room(
@@ -175,12 +130,18 @@ def _foreseen(
     journal = Journal(destination)
     journal.require_free(earlier.run, _beside(output, options), alone=_is_alone(options))
     there = Destination(destination, checkpoint.path)
+    report = _report(output, checkpoint, destination)
+    report.dry_run = foresee(output, mine, checkpoint, journal, there, options)
+    return report
+
+
+def _report(output: Output, checkpoint: Checkpoint, destination: Path) -> Written:
+    """The report of a run that has done nothing yet."""
     return Written(
         source=checkpoint.label,
         destination=str(destination),
         left_out=dict(output.left_out),
         notes=output.alike_but_for_case() + incomplete_notes(checkpoint.problems),
-        dry_run=foresee(output, mine, checkpoint, journal, there, options),
     )
 
 
@@ -196,12 +157,7 @@ class _Run:
         self._cancel = CancelToken(checkpoint.stop_fetching)
         self._options = options
         self._drop_cache = should_drop_cache(checkpoint, options.drop_cache)
-        self.written = Written(
-            source=checkpoint.label,
-            destination=str(journal.path_of("")),
-            left_out=dict(output.left_out),
-            notes=output.alike_but_for_case() + incomplete_notes(checkpoint.problems),
-        )
+        self.written = _report(output, checkpoint, journal.path_of(""))
         self._evidence = shard_evidence(checkpoint)
         self._consumer = self._start_consuming() if options.consume_source else None
 
@@ -285,7 +241,7 @@ class _Run:
                     hashing.update(memoryview(found))
             record = Record(shard.size, hashing.hexdigest() if hashing else None)
             receipt = rendering.receipt(record.sha256)
-            if receipt and not _is_in_place(receipt, self._journal):
+            if receipt and not is_in_place(receipt, self._journal):
                 if exists(self._journal.path_of(receipt.target)):
                     return None
                 write_side_file(receipt, self._journal)
@@ -314,7 +270,7 @@ class _Run:
 
     def _write_shards(self, todo: list[OutputShard]) -> None:
         jobs = [
-            _ShardJob(
+            ShardJob(
                 shard,
                 self._output.renderer,
                 self._journal,
@@ -331,7 +287,7 @@ class _Run:
         for names in (self.written.shards, self.written.proved_shards, self.written.linked):
             names.sort(key=order.__getitem__)
 
-    def _shard_done(self, job: _ShardJob, did: "_Did") -> None:
+    def _shard_done(self, job: ShardJob, did: Did) -> None:
         self._progress.advance(did.unreported)
         self._progress.shard_done()
         self.written.bytes_written += did.bytes_written
@@ -366,69 +322,3 @@ class _Run:
     def _write_side_file(self, file: SideFile) -> None:
         self.written.bytes_written += write_side_file(file, self._journal)
         self.written.other_files.append(file.target)
-
-
-def _is_in_place(file: SideFile, journal: Journal) -> bool:
-    """Whether somebody else has put a file of the same bytes in its place already."""
-    path = journal.path_of(file.target)
-    return is_file(path) and not path.is_symlink() and file.is_equal_to(path)
-
-
-@dataclass
-class _Did:
-    """The report of a job: bytes written, bytes not yet reported as progress, and whether it made a hard link."""
-
-    bytes_written: int = 0
-    unreported: int = 0
-    linked: bool = False
-
-    def count(self, nbytes: int) -> None:
-        """Count bytes to report at the end of the job: a cluster's worker cannot report progress."""
-        self.unreported += nbytes
-
-
-def write_shard(job: _ShardJob, on_bytes: OnBytes | None = None) -> _Did:
-    """Write one shard under its name, complete, synced and proved.
-
-    Raises:
-        CheckpointError: the source is broken, or what was written is not what it must be.
-        EnvironmentFault: the system cannot read or write, or the source changed meanwhile.
-    """
-    shard, journal, did = job.shard, job.journal, _Did()
-    report = on_bytes or did.count
-    if journal.finished(shard.name):  # by another worker, which was lost before it could say so
-        report(shard.size)
-        return did
-    if job.link and shard.copy_of:
-        source = shard.copy_of
-        sha256 = sha256_of(source.path, source.name, lambda _: report(0)) if job.wants_hash else None
-        if sha256:
-            require_hash(source.path, source.name, job.evidence.get(source.name, ()), sha256=sha256)
-        if journal.link(shard.name, source.path, Record(shard.size, sha256)):
-            report(shard.size)
-            did.linked = True
-            return did
-    first = hashed_first(job.evidence, job.renderer.passes_source)
-    require_hashes(shard.sources, first, lambda _: report(0))  # nothing is written yet, but an interrupt is heard
-    hashing = Hashing() if job.wants_hash or shard.sha256 else None
-    with fetched(shard.sources, journal.fetch_folder(shard.name), report) as copies, Readers(copies) as readers:
-        rendering = job.renderer.render(shard, readers)
-
-        def prove(path: Path) -> Record:
-            sha256 = hashing.hexdigest() if hashing else None
-            if shard.sha256 and sha256 != shard.sha256:
-                problem = f"the rebuilt shard's SHA-256 is {sha256}, the original's is {shard.sha256}: not written"
-                raise CheckpointError(problem, Code.SOURCE_DIFFERS, shard.name)
-            with Readers() as written, dropping_cache(job.drop_cache, report, written) as advance:
-                rendering.prove(path, written, advance)
-            if (passed := rendering.source_sha256()) is not None:
-                require_passed(shard.sources, job.evidence, passed)
-            receipt = rendering.receipt(sha256)
-            if receipt and not _is_in_place(receipt, journal):
-                did.bytes_written += write_side_file(receipt, journal)
-            return Record(shard.size, sha256)
-
-        with journal.create(shard.name, shard.size, prove) as file:
-            write_parts(file, rendering, readers, hashing, report, job.drop_cache)
-    did.bytes_written += shard.size
-    return did

@@ -4,11 +4,12 @@
 """
 
 import unicodedata
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.logical import Range
@@ -47,19 +48,25 @@ class OutputShard:
         return self.copy_of is not None and not self.copy_of.remote
 
 
-class Rendering(Protocol):
-    """The bytes of one shard to write. Iterate over it once, to the end, before its methods are called."""
+class Rendering(ABC):
+    """The bytes of one shard to write. Iterate over it once, to the end, before its methods are called.
 
+    One that copies ranges does not see all bytes of its source, and has neither receipt nor proof.
+    """
+
+    @abstractmethod
     def __iter__(self) -> Iterator[memoryview | Range]:
         """The shard's bytes in order, its header first; a stored range may stand for its bytes."""
 
     def source_sha256(self) -> str | None:
         """The hash of the shard's one source, if every byte of it has passed."""
+        return None
 
-    def receipt(self, sha256: str | None) -> SideFile | None:
+    def receipt(self, sha256: str | None) -> SideFile | None:  # noqa: ARG002 (others use it)
         """The file that goes with the shard, whose own hash is given; None where there is none."""
+        return None
 
-    def prove(self, path: Path, readers: Readers, on_bytes: OnBytes) -> None:
+    def prove(self, path: Path, readers: Readers, on_bytes: OnBytes) -> None:  # noqa: B027 (most have nothing to prove)
         """Check the complete file at `path`, which does not have its own name yet, and which `readers` may read.
 
         Raises:
@@ -67,27 +74,30 @@ class Rendering(Protocol):
         """
 
 
-class Renderer(Protocol):
+class Renderer(ABC):
     """Maker of the bytes of shards. It can be pickled, for it is sent to the workers of a cluster."""
 
     @property
     def passes_source(self) -> bool:
         """Whether its renderings give `Rendering.source_sha256`."""
+        return False
 
+    @abstractmethod
     def render(self, shard: OutputShard, readers: Readers) -> Rendering:
         """The bytes of a shard, whose sources `readers` reads."""
 
-    def foreseen_receipt(self, shard: OutputShard) -> SideFile | None:
+    def foreseen_receipt(self, shard: OutputShard) -> SideFile | None:  # noqa: ARG002 (others use it)
         """The file that `Rendering.receipt` will give, with other hashes; None where there will be none."""
+        return None
 
 
 @dataclass(frozen=True)
 class Output:
     """Everything that a run is to write.
 
-    `documents` are made last, of the
-    records of all shards and the folder that they are in; `documents_bytes` is about what they take. `facts` is what
-    all of this needs to know of source shards that `--consume-source` has removed by the time a run is started again.
+    `documents` are made last, of the records of all shards and the folder that they are in; `documents_bytes` is about
+    what they take. `facts` is what all of this needs to know of source shards that `--consume-source` has removed by
+    the time a run is started again.
     """
 
     operation: str
