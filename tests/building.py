@@ -110,6 +110,17 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def git_sha1(data: bytes) -> str:
+    """The name that git gives a blob."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def etag(path: Path) -> str:
+    """What the Hub calls a file: SHA-256 where LFS holds it, git's name where git does."""
+    data = path.read_bytes()
+    return sha256(data) if path.suffix == ".safetensors" else git_sha1(data)
+
+
 def make_scales(rows: int, cols: int, codec: Codec, seed: int) -> bytes:
     """Scales mostly inside one window a row, with NaN, sign and zero bytes astray, and both ends exceptional."""
     rng = random.Random(seed)

@@ -4,17 +4,17 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.building import change_json, mini_container, mini_hf, sha256, shard_name
+from tests.building import change_json, etag, mini_container, mini_hf, shard_name
 
 
 def hub_cache(folder: Path, cache: Path, revision: str = "a" * 40) -> Path:
-    """The snapshot of a Hub cache that holds the files of `folder`: links to blobs named by their SHA-256."""
+    """The snapshot of a Hub cache that holds the files of `folder`: links to blobs named by their hashes."""
     snapshot = cache / "models--example--mini" / "snapshots" / revision
     snapshot.mkdir(parents=True)
     blobs = snapshot.parent.parent / "blobs"
     blobs.mkdir(exist_ok=True)
     for path in folder.iterdir():
-        blob = blobs / sha256(path.read_bytes())
+        blob = blobs / etag(path)
         shutil.copy(path, blob)
         (snapshot / path.name).symlink_to(Path("../../blobs") / blob.name)
     return snapshot
@@ -25,7 +25,7 @@ def hf_download(folder: Path, revision: str = "b" * 40) -> Path:
     notes = folder / ".cache" / "huggingface" / "download"
     notes.mkdir(parents=True)
     for path in [p for p in folder.iterdir() if p.is_file()]:
-        (notes / f"{path.name}.metadata").write_text(f"{revision}\n{sha256(path.read_bytes())}\n1.0\n")
+        (notes / f"{path.name}.metadata").write_text(f"{revision}\n{etag(path)}\n1.0\n")
     return folder
 
 

@@ -19,6 +19,7 @@ from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from csf_tool.cli import app
+from tests.terminals import on_terminal
 
 Copied = Callable[..., Path]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -234,33 +235,14 @@ def test_demo_runs_the_main_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "forbidden"),
     [
-        ({"TERM": "dumb"}, rb"\x1b"),  # such a terminal prints escape sequences as they stand
-        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, rb"\x1b\[[0-9;]*[34][0-7]m"),  # bold is no colour
+        ({"TERM": "dumb"}, r"\x1b"),  # such a terminal prints escape sequences as they stand
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, r"\x1b\[[0-9;]*[34][0-7]m"),  # bold is no colour
     ],
     ids=["dumb", "no-colour"],
 )
 def test_terminals_without_colour_get_none(
-    sample: Callable[[str], Path], arguments: list[str], environment: dict[str, str], forbidden: bytes
+    sample: Callable[[str], Path], arguments: list[str], environment: dict[str, str], forbidden: str
 ) -> None:
-    import pty
-
-    master, slave = pty.openpty()
-    env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")} | environment
-    command = [sys.executable, "-m", "csf_tool", *arguments]
-    with subprocess.Popen(command, stdout=slave, stderr=slave, cwd=sample("mxfp4-csf-container"), env=env) as process:
-        os.close(slave)
-        shown = b""
-        while chunk := _read_terminal(master):
-            shown += chunk
-    os.close(master)
-    assert process.returncode == 0
+    shown = on_terminal(arguments, 0, environment, shows_stderr=True, folder=sample("mxfp4-csf-container"))
     assert shown
     assert not re.search(forbidden, shown), re.search(forbidden, shown)
-
-
-def _read_terminal(descriptor: int) -> bytes:
-    """What a pseudo-terminal shows next; nothing once the other side has closed it."""
-    try:
-        return os.read(descriptor, 1 << 16)
-    except OSError:
-        return b""

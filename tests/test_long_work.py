@@ -1,9 +1,6 @@
 """What a person sees during long work: a line that fits the terminal, lines of a log, and what is there already."""
 
-import os
 import re
-import struct
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +12,7 @@ from csf_tool.report.progress import LogLines
 from csf_tool.report.tally import Tally
 from tests.building import mini_dense, mini_hf, shard_name
 from tests.commands import run, says
+from tests.terminals import on_terminal
 
 GIB = 1 << 30
 WHOLE = Amount(int(95.1 * GIB), 39)
@@ -202,7 +200,8 @@ def test_adopted_files_are_not_written_ones(tmp_path: Path) -> None:
 def test_a_terminal_shows_one_line_that_fits_and_gets_its_cursor_back(
     sample: Callable[[str], Path], tmp_path: Path, columns: int, terminal: str
 ) -> None:
-    shown = on_terminal(columns, terminal, "expand", str(sample("nvfp4-csf-hf")), str(tmp_path / "out"))
+    words = ["expand", sample("nvfp4-csf-hf"), tmp_path / "out", "--device", "cpu"]
+    shown = on_terminal(words, columns, {"TERM": terminal}, shows_stderr=True)
     frames = re.findall(r"expand  [^\x1b\r\n]*", shown)
     if terminal == "dumb":
         assert "\x1b" not in shown
@@ -212,30 +211,3 @@ def test_a_terminal_shows_one_line_that_fits_and_gets_its_cursor_back(
     assert all(len(frame) < columns for frame in frames)
     assert re.match(r"expand  [━─]+  0/3 shards  0.0/3.3 MiB", frames[0])
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
-
-
-def on_terminal(columns: int, terminal: str, *arguments: str) -> str:
-    """What a terminal of so many columns is sent by a command that succeeds."""
-    import fcntl
-    import pty
-    import termios
-
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
-    command = [sys.executable, "-m", "csf_tool", *arguments, "--device", "cpu"]
-    with subprocess.Popen(command, stdout=slave, stderr=slave, env=env | {"TERM": terminal}) as process:
-        os.close(slave)
-        shown = b""
-        while chunk := _read(master):
-            shown += chunk
-    os.close(master)
-    assert process.returncode == 0
-    return shown.decode()
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 1 << 16)
-    except OSError:  # the other side has closed it
-        return b""

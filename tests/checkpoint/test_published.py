@@ -1,6 +1,5 @@
 """Hashes that somebody published: container rows, SHA256SUMS, blob names, what hf download recorded."""
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -11,13 +10,10 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.published import damaged_evidence, download_commits, published_hashes
 from csf_tool.disk.hashing import PublishedHash, hash_file
 from csf_tool.errors import CheckpointError
-from tests.building import change_json, home_made, mini_container, mini_hf, sha256, shard_name
+from tests.building import change_json, git_sha1, home_made, mini_container, mini_hf, sha256, shard_name
+from tests.downloads import hub_cache
 
 ONE, TWO = shard_name(1, 2), shard_name(2, 2)
-
-
-def git_sha1(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def found(path: Path) -> list[PublishedHash]:
@@ -77,23 +73,8 @@ def test_lines_of_a_sums_file(tmp_path: Path) -> None:
     ]
 
 
-def hub_cache(tmp_path: Path) -> Path:
-    """A snapshot of links into blobs that are named after their hashes: SHA-256 of LFS files, git's of others."""
-    plain = mini_hf(tmp_path / "plain")
-    snapshot = tmp_path / "models--x--y" / "snapshots" / ("1" * 40)
-    blobs = tmp_path / "models--x--y" / "blobs"
-    snapshot.mkdir(parents=True)
-    blobs.mkdir()
-    for path in plain.iterdir():
-        data = path.read_bytes()
-        blob = sha256(data) if path.suffix == ".safetensors" else git_sha1(data)
-        (blobs / blob).write_bytes(data)
-        (snapshot / path.name).symlink_to(f"../../blobs/{blob}")
-    return snapshot
-
-
 def test_the_names_of_blobs_in_a_hub_cache(tmp_path: Path) -> None:
-    snapshot = hub_cache(tmp_path)
+    snapshot = hub_cache(mini_hf(tmp_path / "plain"), tmp_path)
     evidence = "the blob's name in the Hub cache"
     assert [(h.file, h.algorithm, h.evidence) for h in found(snapshot)] == [
         ("config.json", "git-sha1", evidence),
@@ -107,7 +88,7 @@ def test_the_names_of_blobs_in_a_hub_cache(tmp_path: Path) -> None:
 
 
 def test_a_blob_of_the_right_size_with_a_run_of_zeros_differs_from_its_name(tmp_path: Path) -> None:
-    snapshot = hub_cache(tmp_path)
+    snapshot = hub_cache(mini_hf(tmp_path / "plain"), tmp_path)
     blob = (snapshot / ONE).resolve()
     blob.write_bytes(blob.read_bytes()[:-900] + bytes(900))
     checkpoint = open_checkpoint(snapshot)
@@ -223,7 +204,7 @@ def test_files_that_are_gone_are_still_known_of(tmp_path: Path) -> None:
         note.write_text(f"{'1' * 40}\n{'a' * 40}\n1.0\n")
     (root / "assets" / "chat.json").write_text("{}")
     assert [h.file for h in found(root)] == ["assets/chat.json", "tokenizer.json"]
-    snapshot = hub_cache(tmp_path)
+    snapshot = hub_cache(mini_hf(tmp_path / "plain"), tmp_path)
     (snapshot / "config.json").resolve().unlink()
     assert "config.json" in [h.file for h in found(snapshot)]
 

@@ -20,6 +20,7 @@ from tests.building import (
     Tensor,
     change_json,
     compressed,
+    etag,
     index_of,
     is_scale,
     make_scales,
@@ -150,17 +151,6 @@ def dense(root: Path, revision: int, codec: Codec = NVFP4) -> Path:
     write_hf(root, tensors(codec, revision))
     _write_files(root, side_files(codec, revision, csf=False))
     return root
-
-
-def git_sha1(data: bytes) -> str:
-    """The name that git gives a blob."""
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-
-
-def etag(path: Path) -> str:
-    """What the Hub calls a file: SHA-256 where LFS holds it, git's name where git does."""
-    data = path.read_bytes()
-    return sha256(data) if path.suffix == ".safetensors" else git_sha1(data)
 
 
 SNAPSHOT = f"snapshots/{'a' * 40}"

@@ -1,8 +1,6 @@
 """ls: every tensor once, dense or stored, a record a line in pipes."""
 
 import json
-import os
-import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from csf_tool.look.listing import list_tensors
 from tests.building import Tensor, write_shard
 from tests.documents.definitions import definitions, misfits
 from tests.hub_server import Hub
+from tests.terminals import on_terminal
 
 Sample = Callable[[str], Path]
 
@@ -104,31 +103,11 @@ def test_what_is_wrong_is_said_beside_the_list(copied: Callable[..., Path]) -> N
     assert result.stdout
 
 
-def on_a_terminal(*arguments: object) -> str:
-    """What the command prints on a terminal of 80 columns."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "csf_tool", *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL)
-    os.close(theirs)
-    said = b""
-    while True:
-        try:
-            piece = os.read(ours, 65536)
-        except OSError:
-            break
-        if not piece:
-            break
-        said += piece
-    os.close(ours)
-    assert process.wait() == 0
-    return said.decode().replace("\r\n", "\n")
-
-
 @pytest.mark.slow
 def test_a_terminal_gets_columns_below_each_shard(sample: Sample) -> None:
     folder = sample("nvfp4-csf-hf")
     tensors = list(list_tensors(open_checkpoint(folder)))
-    shown = on_a_terminal("ls", folder).splitlines()
+    shown = on_terminal(["ls", folder]).splitlines()
     assert [line for line in shown if line[0] != " "] == list(dict.fromkeys(t.shard for t in tensors))
     rows = [line for line in shown if line[0] == " "]
     assert [row.split()[-1] for row in rows] == [t.name for t in tensors]

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import random
-import shutil
 import struct
 import sys
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from csf_tool.prove.verdict import Verified
 from csf_tool.prove.verify import verify
 from csf_tool.running import forked
 from tests.building import overwrite, span
+from tests.downloads import hub_cache
 from tests.oracle import Tensors, Unsure, logical_tensors
 
 Sample = Callable[[str], Path]
@@ -237,20 +237,6 @@ def test_a_sums_file_proves_the_stored_bytes(copied: Copied) -> None:
     assert statuses(run(folder))["stored"] == "passed"
     overwrite(folder / FIRST, -1, b"\x55")
     assert [p.file for p in run(folder).stored.failures] == [FIRST]
-
-
-def hub_cache(folder: Path, cache: Path) -> Path:
-    """A Hub cache's snapshot of a folder: links to blobs named by SHA-256, or by git's SHA-1 for small files."""
-    (cache / "blobs").mkdir(parents=True)
-    snapshot = cache / "snapshots" / ("a" * 40)
-    snapshot.mkdir(parents=True)
-    for path in folder.iterdir():
-        data = path.read_bytes()
-        git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-        blob = hashlib.sha256(data).hexdigest() if path.suffix == ".safetensors" else git
-        shutil.move(path, cache / "blobs" / blob)
-        (snapshot / path.name).symlink_to(Path("../../blobs") / blob)
-    return snapshot
 
 
 def test_a_hub_cache_proves_the_stored_bytes_by_the_names_of_its_blobs(copied: Copied, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from csf_tool.report.console import print_out, terminal_width
 from csf_tool.report.table import Table
+from tests.terminals import on_terminal
 
 SAMPLES = ("nvfp4-csf-hf", "nvfp4-dense", "mxfp4-csf-container", "two-codecs-csf-hf")
 
@@ -33,6 +34,9 @@ COMMANDS = {
 """Commands, and names that each has in a table or a sentence."""
 
 
+PLAIN = {"NO_COLOR": "1", "TERM": "xterm"}
+
+
 class Screen(io.StringIO):
     """What looks like a terminal."""
 
@@ -45,32 +49,6 @@ def here(copied: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     folders = [copied(name) for name in SAMPLES]
     monkeypatch.chdir(folders[0].parent)
     return folders[0].parent
-
-
-def on_terminal(words: list[str], columns: int) -> str:
-    """What a command prints on a terminal of so many columns."""
-    import fcntl
-    import pty
-    import struct
-    import termios
-
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    environment |= {"NO_COLOR": "1", "TERM": "xterm"}
-    command = [sys.executable, "-m", "csf_tool", *words]
-    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment)
-    os.close(theirs)
-    found = b""
-    try:
-        while piece := os.read(ours, 1 << 16):
-            found += piece
-    except OSError:  # that is how a terminal says that nobody is left to write to it
-        pass
-    finally:
-        os.close(ours)
-        process.wait()
-    return re.sub(r"\x1b\[[0-9;]*m", "", found.decode()).replace("\r\n", "\n")
 
 
 def whole(text: str, name: str) -> bool:
@@ -87,7 +65,7 @@ def whole(text: str, name: str) -> bool:
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_names_stay_whole_on_a_terminal(here: Path, command: str, columns: int) -> None:
-    text = on_terminal(shlex.split(command), columns)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(shlex.split(command), columns, PLAIN, exit_code=None))
     lines = text.splitlines()
     assert [line for line in lines if len(line) > columns and len(line.split()) > 1] == []
     assert [name for name in COMMANDS[command] if not whole(text, name)] == []

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,12 +46,6 @@ def test_the_source_shards_are_gone_and_the_result_is_the_same(
     assert len(json.loads(result.stdout)["removed_sources"]) == len(before)
     assert shards(source) == []
     assert tree(tmp_path / "out") == tree(tmp_path / "expected")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("server")) as running:
-        yield running
 
 
 DEVICE = ["--device", "cpu"]

@@ -1,6 +1,5 @@
 """What a download recorded is held against what is read for writing: afterwards nobody can any more."""
 
-import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from tests.building import (
     MXFP4,
     NVFP4,
     change_json,
+    etag,
     mini_container,
     mini_dense,
     mini_hf,
@@ -56,15 +56,11 @@ def write(command: str, root: Path, *more: str) -> Result:
     return run(word, root, root.parent / "out", *options, *more)
 
 
-def git_sha1(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-
-
-def note(root: Path, name: str, etag: str = "", commit: str = "a" * 40) -> None:
+def note(root: Path, name: str, stated: str = "", commit: str = "a" * 40) -> None:
     """What `hf download` notes of a file; its right ETag unless another is given."""
-    path, data = root / NOTES / f"{name}.metadata", (root / name).read_bytes()
+    path = root / NOTES / f"{name}.metadata"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{commit}\n{etag or (sha256(data) if name.endswith('.safetensors') else git_sha1(data))}\n1.0\n")
+    path.write_text(f"{commit}\n{stated or etag(root / name)}\n1.0\n")
 
 
 def names_of(root: Path) -> list[str]:
@@ -218,7 +214,7 @@ def test_adopted_shards_are_of_a_source_that_is_as_recorded(tmp_path: Path) -> N
 
 def test_a_proven_original_needs_no_other_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = noted(mini_container(tmp_path / "in", NVFP4))
-    monkeypatch.setattr("csf_tool.write.engine.require_hashes", lambda _, evidence, __: evidence and pytest.fail())
+    monkeypatch.setattr("csf_tool.write.shard_job.require_hashes", lambda _, evidence, __: evidence and pytest.fail())
     result = run("expand", root, tmp_path / "out")
     assert result.exit_code == 0
     says(result, "restored bit for bit")

@@ -26,12 +26,6 @@ LAST = ("config.json", "model.safetensors.index.json", "manifest.json")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills and forks processes: POSIX only")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
 def visible(folder: Path) -> dict[str, bytes]:
     """The files that have their own names: not the journal, nothing partial."""
     found = tree(folder).items()
