@@ -33,7 +33,8 @@ from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.hub.cached import complete_snapshot, snapshot_folder, what_is_cached
 from csf_tool.hub.errors import HubRef, RetryPolicy, is_out_of_reach, no_hub, with_retries
 from csf_tool.hub.name import HubName
-from csf_tool.hub.ranges import BLOCK_BYTES, HubFile, Ranges, RemoteFile
+from csf_tool.hub.ranges import HubFile, Ranges
+from csf_tool.hub.remote_file import BLOCK_BYTES, RemoteFile
 from csf_tool.text import brief
 
 T = TypeVar("T")

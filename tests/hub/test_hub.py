@@ -16,9 +16,11 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import warnings
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
 from csf_tool.hub import ranges as hub_ranges
+from csf_tool.hub import remote_file
 from csf_tool.hub.errors import HubRef, RetryPolicy
 from csf_tool.hub.name import HubName, find_source
-from csf_tool.hub.ranges import BLOCK_BYTES, HEAD_BYTES, HubFile, Ranges, RemoteFile, coalesced
+from csf_tool.hub.ranges import HubFile, Ranges
+from csf_tool.hub.remote_file import BLOCK_BYTES, HEAD_BYTES, ReadAhead, RemoteFile, coalesced
 from csf_tool.hub.repo import HubRepo
 from csf_tool.look.stats import collect_stats
 from tests import building
@@ -274,8 +276,8 @@ def test_reading_ahead_gives_the_bytes_and_asks_once(
     """Blocks and room are as small beside this file as the real ones beside a real shard."""
     data, remote = served
     for name, value in {"BLOCK_BYTES": 40_000, "GAP_BYTES": 1000, "AHEAD_BYTES": 100_000, "AHEAD_BLOCKS": 4}.items():
-        monkeypatch.setattr(hub_ranges, name, value)
-    monkeypatch.setattr(hub_ranges._ReadAhead.__init__, "__defaults__", (1000,))
+        monkeypatch.setattr(remote_file, name, value)
+    monkeypatch.setattr(ReadAhead.__init__, "__defaults__", (1000,))
     wanted = [(at, at + 3000) for at in range(0, 690_000, 7000)]
     if order == "two ends by turns":
         wanted = [r for pair in zip(wanted[:49], wanted[49:], strict=False) for r in pair]
@@ -301,7 +303,7 @@ def test_neighbours_are_one_request(hub: Hub, served: tuple[bytes, RemoteFile]) 
 
 def test_chunks_are_the_file(hub: Hub, served: tuple[bytes, RemoteFile], monkeypatch: pytest.MonkeyPatch) -> None:
     data, remote = served
-    monkeypatch.setattr(hub_ranges, "BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(remote_file, "BLOCK_BYTES", 100_000)
     with remote.open() as reader:
         assert b"".join(reader.chunks(11, len(data))) == data[11:]
         with pytest.raises(CheckpointError, match="ends at byte 700000, 1 bytes short"):
