@@ -1,6 +1,5 @@
 """inspect: one plane to look at closely, or all planes ranked by what the headers say of them."""
 
-import fnmatch
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +15,7 @@ from csf_tool.codec.reference import StreamFault
 from csf_tool.codec.values import scale_values
 from csf_tool.coders.encoder import read_scales
 from csf_tool.errors import UsageError
-from csf_tool.look.scale_inspection import choose_scales
+from csf_tool.look.scale_inspection import choose_scales, ends_with, matches
 from csf_tool.nearest import nearest
 
 
@@ -145,18 +144,13 @@ def choose_planes(checkpoint: Checkpoint, pattern: str | None) -> list[Plane | D
     stream = parse_stream_name(pattern)
     wanted = stream.scale if stream else pattern
     named = [plane for plane in planes if wanted in (plane.name, *weight_names(plane.name))]
-    chosen = named or [p for p in planes if _matches(p.name, pattern)]
+    chosen = named or [p for p in planes if matches(p.name, pattern)]
     if not chosen and not others:
-        ending = [plane for plane in planes if _ends_with(plane.name, wanted)]
+        ending = [plane for plane in planes if ends_with(wanted, plane.name, *weight_names(plane.name))]
         if len(ending) == 1:
             return ending
         raise UsageError(f"{checkpoint.label}: {_nothing_called(pattern, checkpoint, planes, ending)}")
     return chosen
-
-
-def _ends_with(scale: str, part: str) -> bool:
-    """Whether a part of a name, from a dot to the end, is that of a scale, its weight or its module."""
-    return any(name.endswith(f".{part}") for name in (scale, module_of(scale), *weight_names(scale)))
 
 
 def _nothing_called(
@@ -167,15 +161,11 @@ def _nothing_called(
         return f"{len(ending):,} planes end with {pattern!r}, as {ending[0].name!r}: give more of it, or '*.{pattern}'"
     names = [plane.name for plane in planes] or [other.scale.tensor.name for other in checkpoint.other_scales]
     what, glob = "plane" if planes else "scale", f"*{pattern.strip('*')}*"
-    if any(_matches(name, glob) for name in names):
+    if any(matches(name, glob) for name in names):
         return f"no {what} is called {pattern!r}; did you mean {glob!r}?"
     if near := nearest(pattern, [*names, *map(module_of, names)], 1):
         return f"no {what} is called {pattern!r}; did you mean {near[0]!r}?"
     return f"no {what} is called {pattern!r}, as {names[0]!r} is"
-
-
-def _matches(scale: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(scale, pattern) or fnmatch.fnmatchcase(module_of(scale), pattern)
 
 
 def inspect_plane(plane: Plane | DensePlane) -> Inspected:

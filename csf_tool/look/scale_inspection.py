@@ -41,23 +41,23 @@ def choose_scales(checkpoint: Checkpoint, pattern: str | None) -> list[OtherScal
     if pattern is None:
         return checkpoint.other_scales
     named = [other for other in checkpoint.other_scales if pattern in _names(other)]
-    chosen = named or [other for other in checkpoint.other_scales if _matches(other, pattern)]
-    ending = [] if chosen else [other for other in checkpoint.other_scales if _ends_with(other, pattern)]
+    chosen = named or [other for other in checkpoint.other_scales if matches(other.scale.tensor.name, pattern)]
+    ending = [] if chosen else [other for other in checkpoint.other_scales if ends_with(pattern, *_names(other))]
     return chosen or (ending if len(ending) == 1 else [])
 
 
-def _ends_with(other: OtherScale, part: str) -> bool:
+def matches(scale: str, pattern: str) -> bool:
+    """Whether a glob matches the name of a scale, or of its module."""
+    return fnmatchcase(scale, pattern) or fnmatchcase(module_of(scale), pattern)
+
+
+def ends_with(part: str, scale: str, *weights: str) -> bool:
     """Whether a part of a name, from a dot to the end, is that of a scale, its weight or its module."""
-    return any(name.endswith(f".{part}") for name in (*_names(other), module_of(other.scale.tensor.name)))
+    return any(name.endswith(f".{part}") for name in (scale, module_of(scale), *weights))
 
 
 def _names(other: OtherScale) -> list[str]:
     return [located.tensor.name for located in (other.scale, other.weight) if located]
-
-
-def _matches(other: OtherScale, pattern: str) -> bool:
-    name = other.scale.tensor.name
-    return fnmatchcase(name, pattern) or fnmatchcase(module_of(name), pattern)
 
 
 def inspect_scale(other: OtherScale) -> InspectedScale:
