@@ -14,7 +14,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
 
 LAYERS = [
     {"codes"},
-    {"cancel", "choices", "dtypes", "errors", "garbage"}
+    {"cancel", "choices", "closing", "dtypes", "errors", "garbage"}
     | {"nearest", "neighbours", "process", "progress", "text", "version"},
     {"arguments", "codec", "devices", "disk"},
     {"checkpoint", "gpu"},

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from csf_tool.checkpoint.model import AnyPlane, Located, Plane, Shard
+from csf_tool.closing import Closing
 from csf_tool.codec import reference
 from csf_tool.codec.reference import StreamFault
 from csf_tool.disk.reader import RandomReader, Reader
@@ -65,7 +66,7 @@ class PlaneStreams:
         return reference.decode(plane.fmt, self.fixed, self.exceptions, rows=plane.rows, cols=plane.cols)
 
 
-class Readers:
+class Readers(Closing):
     """Open files of a checkpoint's shards, each opened when first asked for.
 
     `copies` says by name where shards that lie elsewhere have been fetched to.
@@ -93,12 +94,6 @@ class Readers:
     def _check_all(self) -> None:
         for shard in self._asked_for.values():
             _require_unchanged(shard)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the files, and forget which they were."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
+from csf_tool.closing import Closing
 from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError, EnvironmentFault
 
@@ -53,19 +53,10 @@ def drop_cache(fd: int, begin: int, end: int) -> None:
             os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_DONTNEED)
 
 
-class Reader:
+class Reader(Closing):
     """Reads byte ranges of one shard, wherever its bytes come from: `read_into` says how."""
 
     name: str
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release what the reader holds."""
 
     def read_into(self, view: memoryview, begin: int) -> None:
         """Fill `view` with the bytes from offset `begin`.

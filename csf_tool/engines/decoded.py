@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import torch
 
 from csf_tool.checkpoint.logical import LogicalTensor
 from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.closing import Closing
 from csf_tool.loading.torch_loader import TorchLoader
 from csf_tool.text import size
 
@@ -99,7 +98,7 @@ def decoded_weights(
         yield from ahead.rest()
 
 
-class _Ahead:
+class _Ahead(Closing):
     """Batches that are being decoded in a thread, taken in the order in which they were begun."""
 
     def __init__(self, device: torch.device, tally: Tally) -> None:
@@ -108,10 +107,8 @@ class _Ahead:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="csf-tool-decode")
         self._batches: deque[tuple[list[LogicalTensor], Future[list[torch.Tensor]]]] = deque()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    def close(self) -> None:
+        """End the thread, and close the files."""
         self._pool.shutdown(cancel_futures=True)
         self._loader.close()
 

@@ -8,13 +8,13 @@ tensors of a layer need a handful of copies. A device that is the CPU is read in
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 
 from csf_tool.checkpoint.model import Located, Shard
 from csf_tool.checkpoint.streams import Readers
+from csf_tool.closing import Closing
 from csf_tool.neighbours import runs
 
 SLOT_BYTES = 64 << 20
@@ -66,7 +66,7 @@ class _Slot:
             self._copied.record(torch.cuda.current_stream(self._device))
 
 
-class Stager:
+class Stager(Closing):
     """Brings stored tensors to one device. A context manager: it holds threads.
 
     Copies to a GPU are queued on its current stream; the sources have been read when `run` returns.
@@ -88,12 +88,6 @@ class Stager:
         # A reader has one position in its file, so every thread has its own.
         self._readers = [Readers() for _ in range(threads)]
         self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="csf-tool-read")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the threads."""

@@ -3,14 +3,14 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from csf_tool.checkpoint.logical import LogicalTensor
 from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import Readers
+from csf_tool.closing import Closing
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.devices import why_no_gpu
@@ -57,7 +57,7 @@ def empty_tensors(tensor: LogicalTensor, n: int, device: torch.device) -> torch.
     return torch.empty((n, *shape), dtype=dtype, device=device)
 
 
-class TorchLoader:
+class TorchLoader(Closing):
     """Loads tensors to one device. A context manager: it holds files open, and threads.
 
     Tensors of one dtype and shape in a batch are one allocation, each tensor a view of it: a layer's thousands
@@ -73,12 +73,6 @@ class TorchLoader:
         self._decode_there = device.type == "cuda" if decode_there is None else decode_there
         self._stager = Stager(self._direct)
         self._readers = Readers()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the files and end the threads."""

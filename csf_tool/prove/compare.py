@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
 from csf_tool.checkpoint.logical import LogicalTensor
 from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.streams import Readers
+from csf_tool.closing import Closing
 from csf_tool.disk.reader import CHUNK_BYTES
 from csf_tool.dtypes import DTYPES
 
@@ -79,7 +79,7 @@ def mismatch(ours: LogicalTensor, theirs: LogicalTensor) -> str | None:
     return None
 
 
-class DenseReader:
+class DenseReader(Closing):
     """Reads ranges of dense tensors of one checkpoint; a plane is decoded whole on the CPU and kept until the next."""
 
     def __init__(self) -> None:
@@ -88,10 +88,8 @@ class DenseReader:
         self._name = ""
         self._scales = memoryview(b"")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Close the files."""
         self._readers.close()
 
     def forget(self) -> None:

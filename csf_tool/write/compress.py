@@ -189,26 +189,32 @@ def compress(
             kept,
             decoder if target.gives_receipts else None,
         )
-        formats = choice.formats
-        shards = [
-            encoded_shard(shard, choice.planes_of(shard), renderer.exceptions, target.layout, formats)
-            for shard in checkpoint.shards
-        ]
-        if target.layout.keeps_dense_files:
-            files = _dense_files(checkpoint)
-        else:
-            files = _marked_files(checkpoint, choice, earlier, shards)
-        found = beside(checkpoint, same_shards=target.gives_receipts)
-        plain = _kept(checkpoint, found, earlier, target, shards)
-        side_files = target.placed(plain + files)
-        output = Output("compress", shards, side_files, renderer, facts=asdict(choice), left_out=found.left_out)
+        output = _output(checkpoint, target, choice, earlier, renderer)
         output = target.compressed(output, partial(_statement, checkpoint, options.origin, configs, choice))
         written = write(output, checkpoint, destination, earlier, progress, how, begun)
-    if unread := target.unread(formats):
+    if unread := target.unread(choice.formats):
         written.notes.append(f"{unread}: --exclude leaves such planes dense")
     written.notes += [] if target.gives_receipts else _relabelled(checkpoint, choice)
     written.notes[:0] = _notes(target, options, recipes, choice) + _with_all_experts(checkpoint, choice)
     return _compressed(written, target, choice, encoder.device, left)
+
+
+def _output(
+    checkpoint: Checkpoint, target: TargetLayout, choice: _Choice, earlier: Earlier, renderer: EncodingRenderer
+) -> Output:
+    """The shards with the chosen planes as streams, and the files beside them, but for the layout's documents."""
+    formats = choice.formats
+    shards = [
+        encoded_shard(shard, choice.planes_of(shard), renderer.exceptions, target.layout, formats)
+        for shard in checkpoint.shards
+    ]
+    if target.layout.keeps_dense_files:
+        files = _dense_files(checkpoint)
+    else:
+        files = _marked_files(checkpoint, choice, earlier, shards)
+    found = beside(checkpoint, same_shards=target.gives_receipts)
+    side_files = target.placed(_kept(checkpoint, found, earlier, target, shards) + files)
+    return Output("compress", shards, side_files, renderer, facts=asdict(choice), left_out=found.left_out)
 
 
 def _nothing_fits(checkpoint: Checkpoint) -> UsageError:

@@ -3,11 +3,11 @@
 import os
 import threading
 from collections.abc import Iterable
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from csf_tool.checkpoint.model import DensePlane
 from csf_tool.checkpoint.streams import PlaneStreams
+from csf_tool.closing import Closing
 from csf_tool.disk.reader import drop_cache, writing_fault
 from csf_tool.errors import EnvironmentFault
 from csf_tool.write.destination import Destination
@@ -15,7 +15,7 @@ from csf_tool.write.destination import Destination
 _NAME = "encoded scales"
 
 
-class KeptStreams:
+class KeptStreams(Closing):
     """The streams of a run, in a file without a name on the destination's disk: a large checkpoint has gigabytes.
 
     Safe to use from several threads.
@@ -29,10 +29,8 @@ class KeptStreams:
         self._places: dict[str, tuple[int, int]] = {}
         """Offset and bytes of each plane's streams, by the name of its scale."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Remove the file, which has no name."""
         if self._file:
             self._file.close()
 
