@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Code(StrEnum):
-    """The kind of a fault; the value stands in JSON reports, and is an anchor of docs/troubleshooting.md."""
+    """The kind of a fault; JSON reports have the value, and docs/troubleshooting.md has an anchor of that name."""
 
     def __new__(cls, code: str, meaning: str) -> "Code":
         """A code with its sentence."""

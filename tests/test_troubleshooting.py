@@ -327,8 +327,10 @@ OTHERS = "\n| code | what it means |\n| --- | --- |\n"
 
 
 def entries() -> dict[str, str]:
-    """The entries of the page by their messages."""
-    return dict(re.findall(r"^### `([^\n]+)`$(.*?)(?=^##)", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL))
+    """The entries of the page by their messages, each with its anchor, which lies in the heading."""
+    pattern = r'^### (<a id="[^"]+"></a>)?`([^\n]+)`$(.*?)(?=^##)'
+    found = re.findall(pattern, PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {message: anchor + text for anchor, message, text in found}
 
 
 def anchors(text: str) -> list[str]:

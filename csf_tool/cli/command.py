@@ -65,7 +65,10 @@ def _explain(error: Exception, *, as_json: bool) -> int:
     if isinstance(error, OSError) and not isinstance(error, CsfToolError) and error.errno != errno.ENOMEM:
         error = system_fault(error)
     if isinstance(error, CsfToolError):
+        from csf_tool.report.problems import point_to_entries
+
         say(str(error))
+        point_to_entries([error.code])
     else:
         from csf_tool.text import escape
 

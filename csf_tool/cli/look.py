@@ -45,8 +45,8 @@ def stats(
     from csf_tool.checkpoint.problems import errors
     from csf_tool.documents.stats import stats_document
     from csf_tool.look.stats import collect_stats
-    from csf_tool.report.console import print_problems
     from csf_tool.report.markdown import stats_markdown
+    from csf_tool.report.problems import print_problems
     from csf_tool.report.stats import stats_report
     from csf_tool.text import size
 
@@ -103,8 +103,8 @@ def ls(
     """
     from csf_tool.checkpoint.problems import errors
     from csf_tool.look.listing import list_tensors
-    from csf_tool.report.console import print_problems
     from csf_tool.report.listing import print_json_listing, print_listing
+    from csf_tool.report.problems import print_problems
 
     opened = open_argument(checkpoint, all_shards=all_shards)
     listing = list_tensors(opened, pattern, stored=stored)
@@ -148,8 +148,8 @@ def inspect(
     from csf_tool.checkpoint.model import Plane
     from csf_tool.documents.inspection import plane_document, planes_document
     from csf_tool.look.inspection import choose_planes, inspect_plane
-    from csf_tool.report.console import print_problems
     from csf_tool.report.inspection import plane_report, ranking_report
+    from csf_tool.report.problems import print_problems
 
     check_figure(figure)
     opened = open_argument(checkpoint, all_shards=all_shards)
@@ -238,8 +238,8 @@ def plan(
     from csf_tool.checkpoint.problems import errors
     from csf_tool.documents.plan import plan_document
     from csf_tool.look.plan import make_plan
-    from csf_tool.report.console import print_problems
     from csf_tool.report.plan import plan_report
+    from csf_tool.report.problems import print_problems
     from csf_tool.text import parse_size
 
     check_figure(figure)

@@ -102,6 +102,7 @@ def verify(
     from csf_tool.documents.verify import verify_document
     from csf_tool.prove.options import VerifyOptions, require_that_options_fit
     from csf_tool.prove.verify import verify as run
+    from csf_tool.report.problems import point_to_entries, worst_first
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_report
     from csf_tool.running.jobs import default_jobs
@@ -133,6 +134,8 @@ def verify(
     if save_hashes and found.hashes:
         save_hashes.write_text(found.hashes.render(), "utf-8")
     show(found, verify_document, verify_report, as_json)
+    faults = (problem for check in found.checks for problem in [*check.failures, *check.warnings])
+    point_to_entries(problem.code for problem in worst_first(faults))
     if save_hashes and not found.hashes:
         say(f"{save_hashes} is not written: a check failed")
     return 0 if found.ok else 1
@@ -173,7 +176,8 @@ def identity(
     """
     from csf_tool.documents.identity import identity_document
     from csf_tool.prove.identity import find_identity
-    from csf_tool.report.console import print_err, print_json, print_out, print_problems
+    from csf_tool.report.console import print_err, print_json, print_out
+    from csf_tool.report.problems import print_problems
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.volume import is_quiet
 

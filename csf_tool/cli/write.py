@@ -29,8 +29,8 @@ def expand(
     csf-tool expand Kimi-CSF Kimi-MXFP4 --consume-source
     """
     from csf_tool.documents.written import expand_document
-    from csf_tool.report.console import print_problems
     from csf_tool.report.expand import expand_report
+    from csf_tool.report.problems import print_problems
     from csf_tool.write.consumed import as_expanded
     from csf_tool.write.expand import expand as run
 

@@ -129,7 +129,7 @@ class WritingOptions:
     def opened(self, argument: str, destination: Path, *, link: bool = False) -> Iterator[Writing]:
         """Open the source, ask for consent where it is needed, and yield the run."""
         from csf_tool.checkpoint.problems import excused, warnings
-        from csf_tool.report.console import print_problems
+        from csf_tool.report.problems import print_problems
         from csf_tool.report.progress import progress_bar
         from csf_tool.write.evidence import evidence_warnings
 

@@ -9,16 +9,12 @@ from typing import IO
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from csf_tool.checkpoint.causes import Line, lines_of
-from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.report.table import Table, wrapped
 
 SHOWN_ROWS = 1000
 """Most rows of a table: more than any real checkpoint has layers or shards, and no more than one can print in time."""
 
 _USUAL_WIDTH = 80
-
-_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 
 
 def print_out(*lines: RenderableType) -> None:
@@ -76,16 +72,3 @@ def print_json(document: Mapping[str, object]) -> None:
     """Print exactly one JSON document to stdout, piece by piece: as one text, a million problems would fill memory."""
     json.dump(document, sys.stdout, indent=2, ensure_ascii=True)
     sys.stdout.write("\n")
-
-
-def print_problems(problems: list[Problem], lister: str = "csf-tool verify --json") -> None:
-    """Print problems to stderr, a line a cause, the worst first; `lister` is what lists every one."""
-    lines = lines_of(problems)
-    print_err(*(Text.assemble((f"{line.severity}: ", _STYLES[line.severity]), line.text) for line in lines))
-    print_err(*hint(lines, lister))
-
-
-def hint(lines: list[Line], lister: str) -> list[str]:
-    """Sentence on the place where every problem is listed, if some lines stand for several."""
-    number = sum(line.problems for line in lines)
-    return [f"... {number:,} problems in all: {lister} lists each"] if number > len(lines) else []

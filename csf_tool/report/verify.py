@@ -6,7 +6,7 @@ from rich.text import Text
 from csf_tool.checkpoint.causes import Line, lines_of
 from csf_tool.checkpoint.problems import Severity
 from csf_tool.prove.verdict import Check, Status, Verified
-from csf_tool.report.console import hint
+from csf_tool.report.problems import hint
 from csf_tool.report.written import SHOWN_NAMES, some
 from csf_tool.text import escape
 

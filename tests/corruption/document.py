@@ -1,4 +1,4 @@
-"""docs/corruption.md: its tables, written from the matrix and read back."""
+"""docs/damages.md and the summary in docs/corruption.md: tables, written from the matrix and read back."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,9 @@ from tests.corruption import checkpoints as kinds
 from tests.corruption.matrix import TABLES, Table
 from tests.corruption.runs import AGAINST, STATS, VERIFY, is_found
 
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "corruption.md"
+DOCS = Path(__file__).parent.parent.parent / "docs"
+DAMAGES = DOCS / "damages.md"
+SUMMARY = DOCS / "corruption.md"
 
 Rows = dict[tuple[str, str, str], tuple[str, ...]]
 """The words of a row by the table's title, place and damage."""
@@ -27,11 +29,12 @@ def read_rows(text: str) -> Rows:
     return rows
 
 
-def with_rows(text: str, rows: Rows) -> str:
-    """The document with its tables as `rows` give them, and the summary that they add up to."""
+def pages_of(rows: Rows) -> dict[Path, str]:
+    """Both pages, with the tables as `rows` give them, and the summary that they add up to."""
+    damages = DAMAGES.read_text()
     for table in TABLES:
-        text = _replaced(text, table.title, _lines(table, rows))
-    return _replaced(text, "summary", summary(rows))
+        damages = _replaced(damages, table.title, _lines(table, rows))
+    return {DAMAGES: damages, SUMMARY: _replaced(SUMMARY.read_text(), "summary", summary(rows))}
 
 
 def _block(text: str, name: str) -> re.Match[str]:

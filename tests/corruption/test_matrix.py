@@ -1,6 +1,6 @@
-"""Every damage at every place of every layout, what each command makes of it, and docs/corruption.md, which says so.
+"""Every damage at every place of every layout, what each command makes of it, and docs/damages.md, which says so.
 
-CSF_TOOL_UPDATE_SNAPSHOTS=1 rewrites the document's tables.
+CSF_TOOL_UPDATE_SNAPSHOTS=1 rewrites the tables, and the summary in docs/corruption.md.
 """
 
 import os
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.corruption.damages import Case
-from tests.corruption.document import DOCUMENT, Rows, read_rows, with_rows
+from tests.corruption.document import DAMAGES, Rows, pages_of, read_rows
 from tests.corruption.matrix import TABLES, Bench, Table
 
 
@@ -35,8 +35,9 @@ def documented(bench: Bench) -> Rows:
     """The rows of the document, rewritten first where that was asked for."""
     if os.environ.get("CSF_TOOL_UPDATE_SNAPSHOTS"):
         rows = {(t.title, c.place, c.damage): bench.row(t, c)[0] for t in TABLES for c in t.cases}
-        DOCUMENT.write_text(with_rows(DOCUMENT.read_text(), rows))
-    return read_rows(DOCUMENT.read_text())
+        for page, text in pages_of(rows).items():
+            page.write_text(text)
+    return read_rows(DAMAGES.read_text())
 
 
 @pytest.mark.parametrize(("table", "case"), list(_params()))
@@ -48,5 +49,4 @@ def test_damage(bench: Bench, documented: Rows, table: Table, case: Case) -> Non
 
 def test_the_document_has_these_rows_and_no_others_and_adds_them_up(documented: Rows) -> None:
     assert documented.keys() == {(table.title, case.place, case.damage) for table in TABLES for case in table.cases}
-    text = DOCUMENT.read_text()
-    assert with_rows(text, documented) == text
+    assert {page: page.read_text() for page in pages_of(documented)} == pages_of(documented)

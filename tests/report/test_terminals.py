@@ -13,6 +13,7 @@ import pytest
 
 from csf_tool.report.console import print_out, terminal_width
 from csf_tool.report.table import Table
+from tests.commands import run
 from tests.terminals import on_terminal
 
 SAMPLES = ("nvfp4-csf-hf", "nvfp4-dense", "mxfp4-csf-container", "two-codecs-csf-hf")
@@ -142,3 +143,26 @@ def test_no_table_of_nothing() -> None:
 
 def test_what_is_no_terminal_has_no_width() -> None:
     assert terminal_width(io.StringIO()) is None
+
+
+@pytest.mark.slow
+def test_a_person_is_told_where_messages_are_explained(
+    copied: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs get the messages alone, unless they ask for more."""
+    folder = copied("nvfp4-csf-hf", "x")
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / "y.aria2").write_bytes(b"y")
+    pointers = {
+        f"stats {folder}": "#no-index, #download-unfinished",
+        f"verify {folder}": "#no-index, #download-unfinished",
+        f"expand {folder} {folder.parent}": "#nested-folders",
+    }
+    for command, entries in pointers.items():
+        words, line = shlex.split(command), f"See docs/troubleshooting.md{entries}\n"
+        assert "troubleshooting" not in run(*words).output
+        assert run(*words, "--verbose").stderr.count(line) == 1
+        with monkeypatch.context() as patch:
+            patch.setattr("csf_tool.report.problems.terminal_width", lambda _: 80)
+            assert run(*words).stderr.endswith(line)
+            assert "troubleshooting" not in run(*words, "--quiet").output
