@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from csf_tool.checkpoint.problems import Problems
@@ -9,7 +10,8 @@ from csf_tool.codec.formats import FORMATS, CsfFormat
 from csf_tool.codes import Code
 from csf_tool.disk.json_edit import KeyPath, edit_json
 from csf_tool.disk.json_files import has_half_characters
-from csf_tool.disk.lenient_json import Repeating, parse_lenient
+from csf_tool.disk.lenient_json import Repeating, load_lenient, parse_lenient
+from csf_tool.errors import CheckpointError
 
 CONFIG_FILES = ("config.json", "hf_quant_config.json")
 """Files that hold recipes: the model's config, and ModelOpt's own."""
@@ -39,6 +41,14 @@ class Recipe:
 
     module: str
     is_csf: bool
+
+
+def load_config(root: Path) -> Any:
+    """The config in a folder, as its readers take it; None where there is none, or none that could be read."""
+    try:
+        return load_lenient(root / CONFIG_FILES[0], CONFIG_FILES[0]).value
+    except CheckpointError:
+        return None
 
 
 def block_path(config: Any) -> KeyPath | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from csf_tool.arguments import as_path
-from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, quantization_config
+from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, load_config, quantization_config
 from csf_tool.checkpoint.cross_check import cross_check, note_stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.hub_cache import advise_download
@@ -39,7 +39,6 @@ from csf_tool.checkpoint.shard_headers import prepare, read_faultless, read_shar
 from csf_tool.codec.formats import FORMATS
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.disk.own_files import OWN_FOLDER, has_journal
 from csf_tool.disk.reader import exists, is_file, is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
@@ -285,10 +284,7 @@ def _serving_root(path: Path) -> Path | None:
     Raises:
         UsageError: the weights of the serving directory are not here.
     """
-    try:
-        found = quantization_config(load_lenient(path / CONFIG_FILES[0], CONFIG_FILES[0]).value)
-    except CheckpointError:
-        return None  # none, or none that could be read
+    found = quantization_config(load_config(path))
     if found.get("quant_method") not in [fmt.serving_method for fmt in FORMATS]:
         return None
     root = found.get(SERVING_KEY)

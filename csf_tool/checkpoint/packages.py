@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from csf_tool.checkpoint.config import CONFIG_FILES, quantization_config
+from csf_tool.checkpoint.config import CONFIG_FILES, load_config, quantization_config
 from csf_tool.checkpoint.model import Checkpoint, Stored
 from csf_tool.checkpoint.names import PREDECESSOR_STREAMS
-from csf_tool.disk.json_files import load_json
 from csf_tool.disk.paths import names_in
-from csf_tool.errors import CheckpointError
 from csf_tool.text import count, escape
 
 
@@ -122,19 +120,11 @@ _OF_NO_OTHER = {"", "modelopt", "compressed-tensors", "nvfp4", "mxfp4"}
 def other_package(checkpoint: Checkpoint, stored: Stored) -> str:
     """Name the package that a checkpoint without FP4 planes is, in a few words; empty where nothing tells."""
     files = {*names_in(checkpoint.path), *(checkpoint.hub.files if checkpoint.hub else ())}
-    config = _config(checkpoint.path) if CONFIG_FILES[0] in files else {}
-    has = _Looks(set(stored.rows_by_last), stored.names, files, config)
+    config = load_config(checkpoint.path) if CONFIG_FILES[0] in files else None
+    has = _Looks(set(stored.rows_by_last), stored.names, files, config if isinstance(config, dict) else {})
     if found := next((words for words, is_one in _PACKAGES if is_one(has)), ""):
         return found
     return f"quantised by {escape(has.method)[:40]}, by its config" if has.method not in _OF_NO_OTHER else ""
-
-
-def _config(root: Path) -> dict[str, Any]:
-    try:
-        config = load_json(root / CONFIG_FILES[0], CONFIG_FILES[0])
-    except CheckpointError:
-        return {}
-    return config if isinstance(config, dict) else {}
 
 
 def _is_of_ranks(config: dict[str, Any]) -> bool:

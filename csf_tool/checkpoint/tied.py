@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.disk.json_files import load_json
-from csf_tool.errors import CheckpointError
+from csf_tool.checkpoint.config import load_config
 
 TIED_KEY = "tie_word_embeddings"
 
@@ -24,14 +22,7 @@ _TIED = re.compile(
 def tied_names(root: Path, missing: Iterable[str]) -> set[str]:
     """Choose those of the `missing` tensors that the config in a folder explains."""
     found = {name for name in missing if _TIED.fullmatch(name)}
-    return found if found and _ties(_config(root)) else set()
-
-
-def _config(root: Path) -> Any:
-    try:
-        return load_json(root / CONFIG_FILES[0], CONFIG_FILES[0])
-    except CheckpointError:
-        return None  # none, or none that could be read: then it explains nothing
+    return found if found and _ties(load_config(root)) else set()
 
 
 def _ties(config: Any) -> bool:

@@ -11,8 +11,6 @@ from csf_tool.documents.other_scales import TensorLookDocument
 if TYPE_CHECKING:
     from csf_tool.look.inspection import Inspected
 
-_CORNER = 16, 8
-
 
 class RankedPlaneDocument(TypedDict):
     """A plane, as far as headers tell."""
@@ -166,7 +164,6 @@ def planes_document(planes: Sequence[Plane]) -> InspectPlanesDocument:
 def plane_document(plane: "Inspected") -> InspectPlaneDocument:
     """The document of one plane. What is not a number is null: JSON knows no NaN."""
     finite = plane.values[np.isfinite(plane.values)]
-    rows, cols = _CORNER
     return {
         "schema": "csf-tool.inspect-plane/1",
         "name": plane.name,
@@ -200,7 +197,7 @@ def plane_document(plane: "Inspected") -> InspectPlaneDocument:
             "NaN": plane.nan,
         },
         "corner": [
-            [None if np.isnan(value) else value for value in row] for row in plane.values[:rows, :cols].tolist()
+            [None if np.isnan(value) else value for value in row] for row in plane.values[plane.corner].tolist()
         ],
         "bases": plane.bases.tolist(),
         "code_counts": plane.code_counts.tolist(),

@@ -154,7 +154,7 @@ class StatsDocument(TypedDict):
 
 def stats_document(stats: Stats) -> StatsDocument:
     """The document of `stats`. What a dense checkpoint has no number for is null."""
-    shown = stats.total if stats.is_csf else stats.dense_total
+    shown = stats.shown_total
     csf = stats.is_csf
     return {
         "schema": "csf-tool.stats/1",

@@ -106,6 +106,11 @@ class Inspected:
         return scale_values(self.format)[self.scales]
 
     @property
+    def corner(self) -> tuple[slice, slice]:
+        """The first rows and columns, whose values are shown."""
+        return slice(16), slice(8)
+
+    @property
     def zero(self) -> int:
         """Scales that are zero."""
         return int(np.count_nonzero(self.values == 0))

@@ -105,6 +105,11 @@ class Stats:
         return self.total.planes > 0
 
     @property
+    def shown_total(self) -> Totals:
+        """The sums of the planes that groups hold."""
+        return self.total if self.is_csf else self.dense_total
+
+    @property
     def dense_payload_bytes(self) -> int:
         """Bytes of all tensors once every plane is dense."""
         return self.payload_bytes - self.total.csf_bytes + self.total.dense_bytes

@@ -14,7 +14,6 @@ from csf_tool.look.inspection import Inspected
 from csf_tool.report.table import Table
 from csf_tool.text import count, escape, percent, sizes
 
-_CORNER = 16, 8
 _PLACES = 5
 """Rows and columns with the most exceptions that are named."""
 
@@ -147,8 +146,7 @@ def histogram(counts: NDArray[np.intp], what: str, name: Callable[[int], str]) -
 
 def _corner(plane: Inspected) -> Table:
     """Values of the first rows and columns."""
-    rows, cols = _CORNER
-    values, marks = plane.values[:rows, :cols], plane.is_exception[:rows, :cols]
+    values, marks = plane.values[plane.corner], plane.is_exception[plane.corner]
     result = Table("row", *map(str, range(values.shape[1])), left=0)
     for row, (numbers, marked) in enumerate(zip(values, marks, strict=True)):
         cells = [f"{value:.4g}{'*' if mark else ' '}" for value, mark in zip(numbers, marked, strict=True)]

@@ -12,7 +12,7 @@ from csf_tool.text import count, escape, percent, size
 def stats_markdown(stats: Stats, by: GroupBy) -> list[str]:
     """The lines: what it is, the sizes of all planes and of each format, and a row a group."""
     groups = {_cell(name): totals for name, totals in groups_of(stats, by).items()}
-    total = stats.total if stats.is_csf else stats.dense_total
+    total = stats.shown_total
     totals = {"all block scales": total}
     if len(stats.by_format) > 1:
         totals |= {format_by_name(name).title: part for name, part in stats.by_format.items()}

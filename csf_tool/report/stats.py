@@ -61,7 +61,7 @@ def _scale_bytes(found: "ScaleBytes") -> Table:
 
 
 def _counts(stats: Stats) -> str:
-    total = stats.total if stats.is_csf else stats.dense_total
+    total = stats.shown_total
     line = f"{count(total.planes, 'plane')} in {count(stats.shards, 'shard')}, {count(stats.tensors, 'tensor')}"
     if stats.is_csf:
         line += (
@@ -75,7 +75,7 @@ def _summary(stats: Stats) -> Table:
 
     What only CSF has is blank for a dense checkpoint.
     """
-    total = stats.total if stats.is_csf else stats.dense_total
+    total = stats.shown_total
     parts = stats.by_format if len(stats.by_format) > 1 else {}
     apart = sum(group.nbytes for group in stats.others if group.kind.is_fp4)
     scales = ("block scales in no planes", apart) if apart and not total.planes else ("block scales", total.dense_bytes)

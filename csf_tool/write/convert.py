@@ -25,7 +25,6 @@ from csf_tool.codec.formats import CsfFormat, format_by_name, titles
 from csf_tool.codes import Code
 from csf_tool.disk.headers import render_header
 from csf_tool.disk.json_files import render_json
-from csf_tool.disk.lenient_json import load_lenient
 from csf_tool.disk.reader import read_document
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
@@ -196,8 +195,7 @@ def _output(
 
 def _statement(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -> Statement:
     [fmt] = facts.fmts
-    config = next((load_lenient(file.path, file.name).value for file in config_files(checkpoint)), None)
-    origin = find_origin(checkpoint, fmt, model_type(config), options.origin)
+    origin = find_origin(checkpoint, fmt, model_type(read_configs(checkpoint).get(CONFIG_FILES[0])), options.origin)
     return Statement(fmt, origin, facts.shards, facts.names, facts.scales, note=HEADERS_UNKNOWN)
 
 

@@ -67,6 +67,16 @@ def test_no_config_explains_nothing(tmp_path: Path) -> None:
     assert tied_names(tmp_path, ["lm_head.weight"]) == {"lm_head.weight"}
 
 
+@pytest.mark.parametrize(
+    "odd", ['\ufeff{"tie_word_embeddings": true}', '{"a": NaN, "tie_word_embeddings": true}',
+            '{"a": 1, "a": 2, "tie_word_embeddings": true}', '{"a": 1e999, "tie_word_embeddings": true}']
+)  # fmt: skip
+def test_a_config_that_only_some_readers_take_explains_as_any_other(tmp_path: Path, odd: str) -> None:
+    root = lists(mini_hf(tmp_path))
+    (root / "config.json").write_text(odd)
+    assert [p for p in errors(open_checkpoint(root).problems) if p.tensor == "lm_head.weight"] == []
+
+
 @pytest.mark.parametrize("to", ["hf", "container"])
 def test_all_commands_go_on(tmp_path: Path, to: str) -> None:
     dense, csf, other, out = (tmp_path / name for name in ("dense", "csf", "other", "out"))

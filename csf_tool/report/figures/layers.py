@@ -44,7 +44,7 @@ def layers_figure(stats: Stats) -> "Figure":
     ]
     left = len(stats.by_projection) - len(shown)
     more = f"; {count(left, 'smaller projection')} not drawn" if left else ""
-    planes = (stats.total if stats.is_csf else stats.dense_total).planes
+    planes = stats.shown_total.planes
     caption = (
         f"From the headers: {count(planes, 'plane')} in {count(len(layers), 'layer')} of {name_of(stats.path)}{more}"
     )

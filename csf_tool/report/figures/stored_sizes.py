@@ -36,7 +36,7 @@ def stats_figure(stats: Stats, by: GroupBy = GroupBy.PROJECTION) -> "Figure":
     return _shards_figure(stats) if by is GroupBy.SHARD else _projections_figure(stats)
 
 
-def headline(stats: Stats) -> str:
+def _headline(stats: Stats) -> str:
     """The finding of the figure, in a sentence."""
     if not stats.is_csf:
         return f"The block scales take {size(stats.dense_total.dense_bytes)}, stored dense"
@@ -44,9 +44,9 @@ def headline(stats: Stats) -> str:
     return f"CSF stores the block scales in {percent(total.csf_bytes, total.dense_bytes)} of their dense bytes"
 
 
-def caption(stats: Stats) -> str:
+def _caption(stats: Stats) -> str:
     """The data that a figure of `stats` is drawn from."""
-    total = stats.total if stats.is_csf else stats.dense_total
+    total = stats.shown_total
     where = f"{count(total.planes, 'plane')} in {count(stats.shards, 'shard')}"
     return f"Sizes from the headers: {where} of {name_of(stats.path)}"
 
@@ -58,7 +58,7 @@ def _projections_figure(stats: Stats) -> "Figure":
     groups = {name: totals for name, totals in stats.projections.items() if name in groups}
     left = len(stats.projections) - len(groups)
     more = f"; {count(left, 'smaller projection')} not drawn" if left else ""
-    figure = new_figure(0.8 + 0.5 * max(1, len(groups)), headline(stats), caption(stats) + more)
+    figure = new_figure(0.8 + 0.5 * max(1, len(groups)), _headline(stats), _caption(stats) + more)
     axes = figure.add_subplot()
     unit, factor = _unit(groups)
     places = np.arange(len(groups))
@@ -89,7 +89,7 @@ def _bar_text(label: str, totals: Totals) -> str:
 def _shards_figure(stats: Stats) -> "Figure":
     """Dense and CSF bytes of each shard, and its exceptions below."""
     groups = stats.by_shard
-    figure = new_figure(4.2 if stats.is_csf else 2.8, headline(stats), caption(stats))
+    figure = new_figure(4.2 if stats.is_csf else 2.8, _headline(stats), _caption(stats))
     sizes, *below = figure.subplots(
         1 + stats.is_csf, 1, sharex=True, squeeze=False, height_ratios=[2, 1][: 1 + stats.is_csf]
     )[:, 0]
