@@ -13,11 +13,9 @@ from typing import Any
 from transformers import __version__
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
-from csf_tool.checkpoint.config import CONFIG_FILES, quantization_config
+from csf_tool.checkpoint.config import load_config, quantization_config
 from csf_tool.checkpoint.model import Plane
 from csf_tool.codec.formats import NVFP4
-from csf_tool.disk.json_files import parse_json
-from csf_tool.disk.reader import is_file, read_document
 from csf_tool.errors import CsfToolError
 
 OLDEST, NEWEST = (5, 0), (5, 24)
@@ -62,15 +60,11 @@ def _is_global_scaled_expert(plane: Plane) -> bool:
 
 def _quantization(folder: Path) -> dict[str, Any] | None:
     """The quantization_config of a folder's model; None where there is no config that can be read."""
-    name = CONFIG_FILES[0]
     try:
-        return (
-            quantization_config(parse_json(read_document(folder / name, name), name))
-            if is_file(folder / name)
-            else None
-        )
+        config = load_config(folder)
     except CsfToolError:
         return None
+    return None if config is None else quantization_config(config)
 
 
 @cache
