@@ -7,18 +7,11 @@ from typing import Literal
 
 from csf_tool.api.calling import OnProgress, Source, number_of_jobs, opened, path_or_none, progress_to, public
 from csf_tool.arguments import as_names
-from csf_tool.checkpoint.hash_list import read_hash_list
-from csf_tool.checkpoint.page_cache import should_drop_cache
-from csf_tool.checkpoint.published import place_of
 from csf_tool.choices import CrossCheck, IdentityBy
-from csf_tool.coders.decoder import NumpyDecoder, make_decoder
-from csf_tool.disk.new_file import require_writable
 from csf_tool.documents.identity import IdentityDocument, identity_document
 from csf_tool.documents.verify import VerifyDocument, verify_document
-from csf_tool.hub.name import list_on_hub
 from csf_tool.prove.identity import find_identity
-from csf_tool.prove.options import VerifyOptions, require_that_options_fit
-from csf_tool.prove.verify import verify as run
+from csf_tool.prove.request import VerifyRequest
 
 
 @public
@@ -66,35 +59,26 @@ def verify(
         CheckpointError: not a shard of it can be read, or its manifest or index cannot.
         EnvironmentFault: the system, the network or the device cannot do it.
     """
-    names, hash_file = as_names("only", only), path_or_none("save_hashes", save_hashes)
-    require_that_options_fit(
-        quick=quick, against=against is not None, tensors_only=tensors_only, only=names, save_hashes=hash_file
+    request = VerifyRequest(
+        hub=hub,
+        tensors_only=tensors_only,
+        all_tensors=all_tensors,
+        device=device,
+        cross_check=CrossCheck(cross_check),
+        manifest=path_or_none("manifest", manifest),
+        quick=quick,
+        only=as_names("only", only),
+        save_hashes=path_or_none("save_hashes", save_hashes),
+        jobs=number_of_jobs(jobs),
+        drop_cache=drop_cache,
     )
-    if hash_file:
-        require_writable(hash_file, "save_hashes")
-    listed_in, workers = path_or_none("manifest", manifest), number_of_jobs(jobs)
+    request.require_sense("save_hashes", against=against is not None)
     with ExitStack() as stack:
         source = stack.enter_context(opened("checkpoint", checkpoint, all_shards=all_shards))
         reference = None
         if against is not None:
             reference = stack.enter_context(opened("against", against, all_shards=all_shards))
-        options = VerifyOptions(
-            jobs=workers,
-            drop_cache=should_drop_cache(source, drop_cache),
-            all_tensors=all_tensors,
-            tensors_only=tensors_only,
-            published=list_on_hub(hub).published_hashes() if hub is not None else [],
-            hub=hub or "",
-            only=names,
-            quick=quick,
-            listed=read_hash_list(listed_in, place_of(source)) if listed_in else None,
-            save_hashes=hash_file.name if hash_file else "",
-        )
-        decoder = NumpyDecoder() if quick else make_decoder(device, CrossCheck(cross_check))
-        found = run(source, reference, decoder, progress_to(on_progress), options)
-        if hash_file and found.hashes:
-            hash_file.write_text(found.hashes.render(), "utf-8")
-        return verify_document(found)
+        return verify_document(request.run(source, reference, progress_to(on_progress)))
 
 
 @public

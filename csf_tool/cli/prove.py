@@ -1,7 +1,7 @@
 """Commands that prove: the bytes of a checkpoint, and which checkpoint it is."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -9,9 +9,6 @@ from csf_tool.choices import CrossCheck, IdentityBy
 from csf_tool.cli.command import detail, guarded, note, open_argument, say, show
 from csf_tool.cli.help import OUTPUT, SPEED, WHAT
 from csf_tool.cli.options import AllShardsOption, CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
-
-if TYPE_CHECKING:
-    from csf_tool.disk.hashing import PublishedHash
 
 COMPARE = "Compare with"
 """The title of verify's options that name something to compare with."""
@@ -94,58 +91,38 @@ def verify(
     csf-tool verify Qwen-CSF
     csf-tool verify Qwen-CSF --against Qwen-NVFP4
     """
-    from csf_tool.checkpoint.hash_list import read_hash_list
-    from csf_tool.checkpoint.page_cache import should_drop_cache
-    from csf_tool.checkpoint.published import place_of
-    from csf_tool.coders.decoder import NumpyDecoder, make_decoder
-    from csf_tool.disk.new_file import require_writable
     from csf_tool.documents.verify import verify_document
-    from csf_tool.prove.options import VerifyOptions, require_that_options_fit
-    from csf_tool.prove.verify import verify as run
+    from csf_tool.prove.request import VerifyRequest
     from csf_tool.report.problems import point_to_entries, worst_first
     from csf_tool.report.progress import progress_bar
     from csf_tool.report.verify import verify_report
-    from csf_tool.running.jobs import default_jobs
 
-    require_that_options_fit(
-        quick=quick, against=bool(against), tensors_only=tensors_only, only=only or (), save_hashes=save_hashes
+    request = VerifyRequest(
+        hub=hub or None,
+        tensors_only=tensors_only,
+        all_tensors=all_tensors,
+        device=device,
+        cross_check=cross_check,
+        manifest=manifest,
+        quick=quick,
+        only=tuple(only or ()),
+        save_hashes=save_hashes,
+        jobs=jobs,
+        drop_cache=drop_cache,
     )
-    if save_hashes:
-        require_writable(save_hashes, "--save-hashes")
+    request.require_sense("--save-hashes", against=bool(against))
     opened = open_argument(checkpoint, all_shards=all_shards)
     reference = open_argument(against, all_shards=all_shards) if against else None
-    decoder = NumpyDecoder() if quick else make_decoder(device, cross_check, note)
-    options = VerifyOptions(
-        jobs=jobs or default_jobs(),
-        drop_cache=should_drop_cache(opened, drop_cache),
-        all_tensors=all_tensors,
-        tensors_only=tensors_only,
-        published=_listed_hashes(hub) if hub else [],
-        hub=hub or "",
-        only=tuple(only or ()),
-        quick=quick,
-        listed=read_hash_list(manifest, place_of(opened)) if manifest else None,
-        save_hashes=save_hashes.name if save_hashes else "",
-    )
     with progress_bar() as progress:
-        found = run(opened, reference, decoder, progress, options)
+        found = request.run(opened, reference, progress, note)
     for file in sorted({*found.checked_files, *found.failed_files}):
         detail(f"{file}: {'FAILED' if file in found.failed_files else 'OK'}")
-    if save_hashes and found.hashes:
-        save_hashes.write_text(found.hashes.render(), "utf-8")
     show(found, verify_document, verify_report, as_json)
     faults = (problem for check in found.checks for problem in [*check.failures, *check.warnings])
     point_to_entries(problem.code for problem in worst_first(faults))
     if save_hashes and not found.hashes:
         say(f"{save_hashes} is not written: a check failed")
     return 0 if found.ok else 1
-
-
-def _listed_hashes(name: str) -> "list[PublishedHash]":
-    """The hashes that the Hub lists for the files of a repository."""
-    from csf_tool.hub.name import list_on_hub
-
-    return list_on_hub(name).published_hashes()
 
 
 @guarded

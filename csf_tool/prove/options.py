@@ -1,9 +1,7 @@
-"""What `verify` is asked for, and the refusal of what proves nothing or does not go together."""
+"""Options of `verify`, and the refusal of shards, references and lists with which nothing could be proved."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.model import Checkpoint, Shard
@@ -38,22 +36,6 @@ class VerifyOptions:
     """A list of hashes of the checkpoint's files that the user gave."""
     hub: str = ""
     """The repository that `published` is from."""
-
-
-def require_that_options_fit(
-    *, quick: bool, against: bool, tensors_only: bool, only: Sequence[str], save_hashes: Path | None
-) -> None:
-    """Refuse options of `verify` that do not go together, before there is work to lose.
-
-    Raises:
-        UsageError: they do not, or the file for hashes exists.
-    """
-    if quick and (against or only or save_hashes):
-        raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
-    if tensors_only and not against:
-        raise UsageError("--tensors-only: compares with a checkpoint: give --against DENSE as well")
-    if save_hashes and (only or save_hashes.exists()):
-        raise UsageError(f"--save-hashes {save_hashes}: {'lists all files: give no --only' if only else 'exists'}")
 
 
 def chosen_shards(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:
