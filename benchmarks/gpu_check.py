@@ -35,12 +35,12 @@ from csf_tool.bench.run import BenchOptions, run_bench
 from csf_tool.bench.workloads import WORKLOADS, Workload, make_scales, make_streams, places_of
 from csf_tool.codec import reference
 from csf_tool.codec.formats import MAX_ELEMENTS, MXFP4, NVFP4, POSITION_BITS
-from csf_tool.codec.tiles import swizzle
 from csf_tool.documents.bench import bench_document
 from csf_tool.gpu.scales import DenseLayout
 from csf_tool.gpu.streams import CsfStreams
 from csf_tool.report.bench import bench_report
 from csf_tool.report.console import print_out
+from tests.swizzled import swizzle
 
 DEVICE = torch.device("cuda")
 POISON = 0xA5

@@ -36,9 +36,6 @@ SOURCES = (
 )
 """The modules of csf_tool that decoding takes. They become one flat package."""
 
-LEFT_OUT = {"tiles.py": {"swizzle"}}
-"""Functions that need numpy, which kernels of the hub may not."""
-
 PUBLIC = {
     "scales": [
         "CsfScales",
@@ -127,18 +124,9 @@ def hub_source(path: Path) -> str:
     """A module of csf_tool as the hub wants it."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     for node in reversed(ast.parse("".join(lines)).body):
-        if _is_left_out(node, LEFT_OUT.get(path.name, set())):
-            lines[node.lineno - 1 : node.end_lineno] = []
-        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("csf_tool"):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("csf_tool"):
             lines[node.lineno - 1 : node.end_lineno] = [_relative(node)]
     return _for_python_3_9("".join(lines)).rstrip() + "\n"
-
-
-def _is_left_out(node: ast.stmt, functions: set[str]) -> bool:
-    """Whether a statement is a function that is left out, or imports what only type checkers of it see."""
-    if isinstance(node, ast.FunctionDef):
-        return node.name in functions
-    return bool(functions) and isinstance(node, ast.If | ast.ImportFrom) and "TYPE_CHECKING" in ast.unparse(node)
 
 
 def _relative(node: ast.ImportFrom) -> str:

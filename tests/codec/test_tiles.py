@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from csf_tool.codec.tiles import TILE_BYTES, padded_shape, swizzle
+from csf_tool.codec.tiles import TILE_BYTES, padded_shape
+from tests.swizzled import swizzle
 
 
 def place(row: int, col: int, cols: int) -> int:

@@ -13,10 +13,10 @@ import torch
 from kernels import get_local_kernel
 from kernels._rust import Digest, DigestAlgorithm, Metadata
 
-from csf_tool.codec import tiles
 from kernel_hub.build import BACKENDS, MODULE, build
 from tests.codec.vectors import Vector, golden
 from tests.gpu.stacks import DEVICE
+from tests.swizzled import swizzle
 
 BACKEND = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -48,7 +48,7 @@ def test_golden_vectors(kernel: ModuleType, vector: Vector) -> None:
     scales = prepare(fixed, words, rows=vector.rows, cols=vector.cols)
     dense = kernel.decompress_csf_scales(scales)
     assert np.array_equal(dense.view(torch.uint8).cpu().numpy()[0], vector.scales)
-    for layout, want in (("linear", vector.scales), ("swizzled", tiles.swizzle(vector.scales))):
+    for layout, want in (("linear", vector.scales), ("swizzled", swizzle(vector.scales))):
         workspace = kernel.ScaleWorkspace(scales, layout=layout)
         assert np.array_equal(workspace.decompress(scales).view(torch.uint8).cpu().numpy()[0], want)
 

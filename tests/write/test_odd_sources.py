@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from csf_tool.codec.tiles import swizzle
 from tests.building import INDEX, NVFP4, Tensor, change_json, make_scales, matrix, mini_dense, tree, write_shard
 from tests.commands import run, says
+from tests.swizzled import swizzle
 
 
 @pytest.mark.parametrize("to", ["hf", "container"])
