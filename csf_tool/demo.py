@@ -73,11 +73,13 @@ def _show(dense: Path, csf: Path, expanded: Path) -> bool:
     print_out("", f"$ csf-tool compress {dense} {csf}", *compress_report(made))
     print_out("", f"$ csf-tool stats {csf}", *stats_report(collect_stats(open_checkpoint(csf)), GroupBy.PROJECTION))
     alone = verify(open_checkpoint(csf), None, NumpyDecoder(), Silent())
-    print_out("", f"$ csf-tool verify {csf}", *verify_report(alone))
+    print_out("", "# This checkpoint was never published: there is no hash to compare with, and verify says so.")
+    print_out(f"$ csf-tool verify {csf}", *verify_report(alone))
     done = expand(open_checkpoint(csf), expanded, NumpyDecoder(), Silent())
     print_out("", f"$ csf-tool expand {csf} {expanded}", *expand_report(done))
     proof = verify(open_checkpoint(csf), open_checkpoint(dense), NumpyDecoder(), Silent())
-    print_out("", f"$ csf-tool verify {csf} --against {dense}", *verify_report(proof))
+    print_out("", "# The dense checkpoint is here: compare with it.")
+    print_out(f"$ csf-tool verify {csf} --against {dense}", *verify_report(proof))
     return alone.ok and proof.ok
 
 

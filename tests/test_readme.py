@@ -3,7 +3,9 @@
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -52,10 +54,22 @@ def test_its_links_lead_somewhere() -> None:
 
 def test_what_has_no_output_runs_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    commands = re.findall(r"^csf-tool (.*)$", README, re.MULTILINE)
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
+    commands = re.findall(r"^csf-tool (.*)$", blocks, re.MULTILINE)
     assert commands
     assert [CliRunner().invoke(app, shlex.split(command)).exit_code for command in commands] == [0] * len(commands)
 
 
 def test_its_first_part_is_short() -> None:
     assert len(README.partition("## What it works on")[0].splitlines()) <= 120
+
+
+def test_its_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """In the base install, so without torch; on the checkpoint that the commands before it write."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.chdir(tmp_path)
+    compress = next(command for command, _ in shown() if command.startswith("compress"))
+    assert CliRunner().invoke(app, shlex.split(compress.replace(str(SAMPLES), str(ROOT / SAMPLES)))).exit_code == 0
+    [example] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(example, {})
+    assert "gate_proj.weight_scale [384, 24] F8_E4M3\n" in capsys.readouterr().out
