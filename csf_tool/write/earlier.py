@@ -22,9 +22,9 @@ from csf_tool.write.consume import source_root
 from csf_tool.write.destination import Destination
 from csf_tool.write.fingerprint import fingerprint
 from csf_tool.write.finished import finished_run
-from csf_tool.write.journal import Journal, Record, Run, consumed_shards
+from csf_tool.write.journal import Journal, Record, consumed_shards
 from csf_tool.write.output import Output, OutputShard
-from csf_tool.write.run import WriteOptions, Written
+from csf_tool.write.run import Run, WriteOptions, Written
 
 FACTS = "facts"
 """The name that `Output.facts` are kept under while source shards go."""

@@ -34,10 +34,10 @@ from csf_tool.write.evidence import (
     shard_evidence,
 )
 from csf_tool.write.fetch import bytes_to_fetch, fetched
-from csf_tool.write.journal import Journal, Record, Run
+from csf_tool.write.journal import Journal, Record
 from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.room import room_needed
-from csf_tool.write.run import Share, WriteOptions, Written
+from csf_tool.write.run import Run, Share, WriteOptions, Written
 from csf_tool.write.shard_job import Did, ShardJob, is_in_place, write_shard
 
 

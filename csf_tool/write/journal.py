@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from urllib.parse import quote
 from csf_tool.checkpoint.model import Shard
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json, render_json
-from csf_tool.disk.new_file import NewFile, lock, remove_abandoned
+from csf_tool.disk.new_file import NewFile, remove_abandoned
 from csf_tool.disk.own_files import (
     CLOSING,
     CONSUMED,
@@ -34,52 +34,17 @@ from csf_tool.disk.own_files import (
     is_partial,
 )
 from csf_tool.disk.paths import names_in, relative_files
-from csf_tool.disk.reader import exists, is_file, is_folder, writing_fault
+from csf_tool.disk.reader import exists, is_file, is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
-from csf_tool.version import __version__
 from csf_tool.write.destination import Destination
 from csf_tool.write.finished import note_finished
+from csf_tool.write.journal_lock import acquire_lock, make_lock
+from csf_tool.write.run import MAY_DIFFER, Run
 
 _COMPLETE = "complete"
 _LONGEST_NAME = 200
 _ATTEMPTS = 20
 _PAUSE_SECONDS = 0.05
-_NOT_COMPARED = ("label", "root")
-"""Parts of a run's description that may differ in a run that continues it."""
-
-SCHEMA = "csf-tool.journal/1"
-
-
-@dataclass(frozen=True)
-class Run:
-    """The description of a run that fills a destination; only the same run can continue it.
-
-    `source` is the fingerprint of the source. Its path, `root`, and its name, `label`, may change.
-    """
-
-    operation: str
-    source: str
-    options: dict[str, Any]
-    label: str = ""
-    root: str = ""
-
-    @classmethod
-    def parse(cls, found: Mapping[str, Any]) -> "Run":
-        """The run that a journal or a note describes.
-
-        Raises:
-            CheckpointError: `found` describes no run.
-        """
-        try:
-            options = dict(found["options"])
-            return cls(str(found["operation"]), str(found["source"]), options, *(str(found[k]) for k in _NOT_COMPARED))
-        except (ValueError, TypeError, LookupError) as error:
-            problem = "does not say what it is the journal of"
-            raise CheckpointError(problem, Code.DAMAGED_JOURNAL, f"{OWN_FOLDER}/{DESCRIPTION}") from error
-
-    def is_same(self, other: "Run") -> bool:
-        """Whether two runs write the same files."""
-        return (self.operation, self.source, self.options) == (other.operation, other.source, other.options)
 
 
 @dataclass(frozen=True)
@@ -128,7 +93,7 @@ class Journal:
             journal._was_closing = is_file(destination / CLOSING)
             journal.require_fit(run, beside)  # again, now that no other run can change it
             if not journal._was_closing and not has_journal(destination):
-                journal._folder.write(DESCRIPTION, render_json(_describe(run)))
+                journal._folder.write(DESCRIPTION, render_json(run.describe()))
         except BaseException:
             if not has_journal(destination):  # then its folder was made just now, in vain
                 shutil.rmtree(destination / OWN_FOLDER, ignore_errors=True)
@@ -146,9 +111,9 @@ class Journal:
         for _ in range(_ATTEMPTS):
             self.require_fit(run, beside)
             with suppress(FileNotFoundError):
-                self._make_folders()
+                make_lock(self._destination)
                 try:
-                    return self._acquire(wait=wait)
+                    return acquire_lock(self._destination, wait=wait)
                 except EnvironmentFault:
                     if self._description() is not None:
                         self.require_fit(run, beside)  # if it is of another run, report that instead
@@ -175,7 +140,7 @@ class Journal:
         self._files.require_writable(OWN_FOLDER)
         if alone and exists(self._destination / OWN_FOLDER / LOCK):
             with suppress(FileNotFoundError):
-                self._acquire(wait=False).close()
+                acquire_lock(self._destination, wait=False).close()
 
     @contextmanager
     def exclusive(self) -> Iterator[bool]:
@@ -184,7 +149,7 @@ class Journal:
             yield True
             return
         try:
-            held = self._acquire(wait=True)
+            held = acquire_lock(self._destination, wait=True)
         except FileNotFoundError:
             yield False
             return
@@ -320,35 +285,6 @@ class Journal:
     def _record_path(self, name: str) -> Path:
         return self._destination / OWN_FOLDER / RECORDS / f"{_plain(name)}.json"
 
-    def _acquire(self, *, wait: bool) -> BinaryIO:
-        """The lock file, locked until it is closed.
-
-        Raises:
-            FileNotFoundError: another process closed its run and removed the file, before it was locked or after.
-            EnvironmentFault: another process holds it, and `wait` is false.
-        """
-        path = self._destination / OWN_FOLDER / LOCK
-        held = path.open("r+b")
-        try:
-            if lock(held.fileno(), wait=wait) is False:
-                raise EnvironmentFault(f"{self._destination}: another process is writing into it")
-            if not os.path.samestat(os.fstat(held.fileno()), path.stat()):
-                raise FileNotFoundError(path)
-        except BaseException:
-            held.close()
-            raise
-        return held
-
-    def _make_folders(self) -> None:
-        folder = self._destination / OWN_FOLDER
-        try:
-            (folder / RECORDS).mkdir(parents=True, exist_ok=True)
-            os.close(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666))
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise writing_fault(str(folder), error) from error
-
     def require_fit(self, run: Run, beside: Collection[str] | None) -> None:
         """Check that the journal is that of `run`, or that the folder has only `beside` and a journal being made.
 
@@ -403,8 +339,8 @@ class Journal:
         return None
 
     def _require_same(self, run: Run, found: dict[str, Any]) -> None:
-        wanted = _describe(run)
-        differing = [key for key in wanted if key not in _NOT_COMPARED and found.get(key) != wanted[key]]
+        wanted = run.describe()
+        differing = [key for key in wanted if key not in MAY_DIFFER and found.get(key) != wanted[key]]
         if differing:
             what = "; ".join(f"{k}: {json.dumps(found.get(k))} there, {json.dumps(wanted[k])} now" for k in differing)
             problem = f"holds an unfinished run of something else ({what}); give another folder, or remove this one"
@@ -420,10 +356,6 @@ def _plain(name: str) -> str:
     """A file's path, bytes that are not UTF-8 included, as one file name that every system accepts."""
     plain = quote(os.fsencode(name), safe="")
     return plain if len(plain) <= _LONGEST_NAME else hashlib.sha256(os.fsencode(name)).hexdigest()
-
-
-def _describe(run: Run) -> dict[str, Any]:
-    return {"schema": SCHEMA, "tool": f"csf-tool {__version__}", **asdict(run)}
 
 
 def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:

@@ -1,13 +1,17 @@
-"""Options of a run that writes, and its result."""
+"""A run that writes: its options, its description, by which another one goes on from it, and its result."""
 
 import re
+from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from csf_tool.checkpoint.layout import Cause
-from csf_tool.errors import UsageError
+from csf_tool.codes import Code
+from csf_tool.disk.own_files import DESCRIPTION, OWN_FOLDER
+from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.running.jobs import default_jobs
+from csf_tool.version import __version__
 
 if TYPE_CHECKING:
     from csf_tool.write.dry_run import DryRun
@@ -64,6 +68,48 @@ class WriteOptions:
     def compares(self) -> bool:
         """Whether files that lie in the destination already are compared, and kept where they are right."""
         return self.adopt or self.recheck
+
+
+MAY_DIFFER = ("label", "root")
+"""Parts of a run's description that may differ in a run that continues it."""
+
+SCHEMA = "csf-tool.journal/1"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The description of a run that fills a destination; only the same run can continue it.
+
+    `source` is the fingerprint of the source. Its path, `root`, and its name, `label`, may change.
+    """
+
+    operation: str
+    source: str
+    options: dict[str, Any]
+    label: str = ""
+    root: str = ""
+
+    @classmethod
+    def parse(cls, found: Mapping[str, Any]) -> "Run":
+        """The run that a journal or a note describes.
+
+        Raises:
+            CheckpointError: `found` describes no run.
+        """
+        try:
+            options = dict(found["options"])
+            return cls(str(found["operation"]), str(found["source"]), options, *(str(found[k]) for k in MAY_DIFFER))
+        except (ValueError, TypeError, LookupError) as error:
+            problem = "does not say what it is the journal of"
+            raise CheckpointError(problem, Code.DAMAGED_JOURNAL, f"{OWN_FOLDER}/{DESCRIPTION}") from error
+
+    def is_same(self, other: "Run") -> bool:
+        """Whether two runs write the same files."""
+        return (self.operation, self.source, self.options) == (other.operation, other.source, other.options)
+
+    def describe(self) -> dict[str, Any]:
+        """The description in a journal or a note."""
+        return {"schema": SCHEMA, "tool": f"csf-tool {__version__}", **asdict(self)}
 
 
 @dataclass(kw_only=True)

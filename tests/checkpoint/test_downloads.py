@@ -8,7 +8,8 @@ from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.errors import CheckpointError
 from csf_tool.write.destination import Destination
-from csf_tool.write.journal import Journal, Run
+from csf_tool.write.journal import Journal
+from csf_tool.write.run import Run
 
 
 @pytest.mark.parametrize(

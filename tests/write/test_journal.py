@@ -11,7 +11,8 @@ from csf_tool.disk.json_files import load_json
 from csf_tool.disk.own_files import CLOSING, OWN_FOLDER
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.write import journal as module
-from csf_tool.write.journal import Journal, Record, Run
+from csf_tool.write.journal import Journal, Record
+from csf_tool.write.run import Run
 
 RUN = Run("expand", "the source", {})
 
