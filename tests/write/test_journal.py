@@ -11,6 +11,7 @@ from csf_tool.disk.json_files import load_json
 from csf_tool.disk.own_files import CLOSING, OWN_FOLDER
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.write import journal as module
+from csf_tool.write import journal_lock
 from csf_tool.write.journal import Journal, Record
 from csf_tool.write.run import Run
 
@@ -30,8 +31,7 @@ def test_a_run_that_is_closed_while_the_same_one_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     first = finished_run(tmp_path)
-    step = "_acquire" if moment.startswith("before") else "lock"
-    owner = Journal if step == "_acquire" else module
+    owner, step = (module, "acquire_lock") if moment.startswith("before") else (journal_lock, "lock")
     usual = getattr(owner, step)
 
     def closed_meanwhile(*args: object, **kwargs: object) -> object:
