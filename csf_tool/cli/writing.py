@@ -97,7 +97,7 @@ class WritingOptions:
 
     @property
     def request(self) -> "WriteRequest":
-        """What these options ask for; consent and how the result is shown are the command's own."""
+        """The request that these options make; consent and how the result is shown are the command's own."""
         from csf_tool.write.request import WriteRequest
 
         return WriteRequest(**{field.name: getattr(self, field.name) for field in fields(WriteRequest)})

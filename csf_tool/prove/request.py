@@ -1,4 +1,4 @@
-"""What a caller asks of `verify`: the same for the command and for the Python function."""
+"""Requests to `verify`, of the command and of the Python function alike."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -39,7 +39,7 @@ class DecodingRenderer(Renderer):
 
 @dataclass(frozen=True)
 class _Decoding(Rendering):
-    """Of the original only the SHA-256 can be known, which the engine compares."""
+    """Proved by the engine alone: of the original no more than the SHA-256 can be known."""
 
     _shard: OutputShard
     _readers: Readers

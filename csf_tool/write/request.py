@@ -1,4 +1,4 @@
-"""What a caller asks of a run that writes: the same for commands and for Python functions, and for all operations."""
+"""Requests to write, of commands and of Python functions alike, whatever they write."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
