@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 OnBytes = Callable[[int], None]
 """Called with the number of bytes processed since the last call: 0 says that the work goes on."""
@@ -20,8 +19,8 @@ class Amount:
 NOTHING = Amount()
 
 
-class Progress(Protocol):
-    """Takes the reports of an operation: what there is to do, and what has been done."""
+class Progress:
+    """Takes the reports of an operation, what there is to do and what has been done; here it ignores them."""
 
     def resume(self, finished: int, shards: int) -> None:
         """Go on with the work of an earlier run, which has finished so many of the shards."""
@@ -36,23 +35,11 @@ class Progress(Protocol):
         """One more shard is finished."""
 
 
-class Silent:
+class Silent(Progress):
     """Progress that goes nowhere."""
 
-    def resume(self, finished: int, shards: int) -> None:
-        """Ignore it."""
 
-    def start(self, what: str, total: Amount, there: Amount = NOTHING) -> None:
-        """Ignore it."""
-
-    def advance(self, nbytes: int) -> None:
-        """Ignore it."""
-
-    def shard_done(self) -> None:
-        """Ignore it."""
-
-
-class SharedProgress:
+class SharedProgress(Progress):
     """A `Progress` that several threads may report to at once."""
 
     def __init__(self, inner: Progress) -> None:

@@ -55,7 +55,7 @@ def _terminal() -> "Console | None":
     return console if console.is_terminal and not console.is_dumb_terminal else None
 
 
-class _Shown:
+class _Shown(Progress):
     """The parts that both ways of showing have in common."""
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float]) -> None:
