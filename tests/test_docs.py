@@ -129,6 +129,7 @@ def test_commands_that_a_page_shows_can_be_typed(page: Path) -> None:
         assert {word for word in words if word.startswith("-")} <= known, name
 
 
+@pytest.mark.slow
 def test_commands_of_the_first_page_run_in_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = Path("tests", "data", "samples")
     shutil.copytree(ROOT / samples, tmp_path / samples)
