@@ -1,7 +1,10 @@
 """What the documents state can be checked, and is."""
 
+import itertools
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from typer.testing import CliRunner
 
 import csf_tool
 from csf_tool.cli import app
@@ -88,3 +92,48 @@ def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "format" / "index.html").exists()
+
+
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+BLOCK = re.compile(r"^```(.*?)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def _in_blocks(page: Path) -> list[list[str]]:
+    """The words of the csf-tool commands that are lines of a page's blocks."""
+    blocks = [block for language, block in BLOCK.findall(page.read_text()) if language in ("", "console", "sh")]
+    whole = "".join(blocks).replace("\\\n", " ")
+    lines = re.findall(r"^(?:\$ )?csf-tool (\w.*)$", whole, re.MULTILINE)
+    return [_words(re.sub(r"\$\{\w+\}", "1", line)) for line in lines]
+
+
+def _in_sentences(page: Path) -> list[list[str]]:
+    """The words of the csf-tool commands in a page's sentences and tables, often without their arguments."""
+    found = re.findall(r"`csf-tool (\w[^`]*)`", BLOCK.sub("", page.read_text()))
+    return [_words(line) for line in found if not line.startswith("decoded")]  # a line of a log
+
+
+def _words(line: str) -> list[str]:
+    """The words of a command up to a pipe."""
+    return list(itertools.takewhile(lambda word: word != "|", shlex.split(line, comments=True)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_that_a_page_shows_can_be_typed(page: Path) -> None:
+    """Every option is there and takes what is given."""
+    for name, *words in _in_blocks(page):
+        _commands()[name].make_context(name, [*words])
+    for name, *words in _in_sentences(page):
+        known = {"--help", *(option for parameter in _commands()[name].params for option in parameter.opts)}
+        assert {word for word in words if word.startswith("-")} <= known, name
+
+
+@pytest.mark.slow
+def test_commands_of_the_first_page_run_in_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = Path("tests", "data", "samples")
+    shutil.copytree(ROOT / samples, tmp_path / samples)
+    monkeypatch.chdir(tmp_path)
+    shown = _in_sentences(DOCS / "index.md")
+    assert [words[0] for words in shown] == ["stats", "verify", "expand", "compress"]
+    assert [CliRunner().invoke(app, words).exit_code for words in shown] == [0] * 4

@@ -64,6 +64,7 @@ def test_its_first_part_is_short() -> None:
     assert len(README.partition("## What it works on")[0].splitlines()) <= 120
 
 
+@pytest.mark.slow
 def test_its_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """In the base install, so without torch; on the checkpoint that the commands before it write."""
     monkeypatch.setitem(sys.modules, "torch", None)

@@ -49,7 +49,7 @@ class FloorDocument(MeasureDocument):
     """Streaming as many bytes as the work reads and writes: nothing can be faster."""
 
     bytes_per_s: int
-    """Bytes read and written a second."""
+    """Bytes read and written per second."""
 
 
 class RatedMeasureDocument(MeasureDocument):
@@ -145,7 +145,7 @@ class ProductDocument(TypedDict):
     bytes_read: int
     """Bytes of weights and dense scales that the product reads."""
     bytes_per_s: int
-    """The same a second, with dense scales."""
+    """The same per second, with dense scales."""
     tile: TileDocument
     """The launch shape."""
     flushed: PairDocument
@@ -170,7 +170,7 @@ class BenchDocument(TypedDict):
     source: BenchSourceDocument | None
     """The layer that the streams are of; null where they are made up."""
     copy_bytes_per_s: float
-    """Bytes read plus bytes written by a large copy, a second."""
+    """Bytes read plus bytes written by a large copy, per second."""
     empty_kernel: TimingDocument
     """A kernel that does nothing."""
     cases: list[CaseDocument]

@@ -36,7 +36,7 @@ class DryRunDocument(TypedDict):
     operation: Literal["expand", "compress", "convert"]
     """The command."""
     source: str
-    """The path of the source; of one on the Hub, repository and commit."""
+    """The path of the source; for a repository on the Hub, its name and commit."""
     destination: str
     """The folder that would be written."""
     was_complete: bool

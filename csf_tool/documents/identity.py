@@ -12,7 +12,7 @@ class IdentityDocument(TypedDict):
     schema: Literal["csf-tool.identity/1"]
     """The name and version of this document."""
     checkpoint: str
-    """The path of the checkpoint; of one on the Hub, repository and commit."""
+    """The path of the checkpoint; for a repository on the Hub, its name and commit."""
     scheme: str
     """The rule by which the identity is made: a fixed word."""
     identity: str

@@ -121,7 +121,7 @@ class InspectPlaneDocument(TypedDict):
     bases: list[int]
     """The base of each row."""
     code_counts: list[int]
-    """Number of scales that have each code and are no exceptions."""
+    """Number of scales that have each code and are not exceptions."""
     byte_counts: list[int]
     """Number of scales that have each byte, 0 to 255."""
     exceptions: int

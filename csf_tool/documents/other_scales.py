@@ -97,7 +97,7 @@ class InspectScaleDocument(TypedDict):
     matrices: int
     """Number of matrices in the tensor."""
     reason: str
-    """Why it is no plane: a fixed word."""
+    """Why it is not a plane: a fixed word."""
     why: str
     """The same as a sentence."""
     weight: TensorLookDocument | None

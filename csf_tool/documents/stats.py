@@ -145,7 +145,7 @@ class StatsDocument(TypedDict):
     by_shard: list[ShardGroupDocument]
     """The planes by shard."""
     other_scales: list[ScaleGroupDocument]
-    """Scales that are no planes, by their kind."""
+    """Scales that are not planes, by their kind."""
     scale_bytes: list[ScaleBytesDocument] | None
     """The bytes of all scales by layer; null without `--scales`."""
     problems: list[GradedProblemDocument]

@@ -39,9 +39,9 @@ class VerifyDocument(TypedDict):
     schema: Literal["csf-tool.verify/1"]
     """The name and version of this document."""
     ok: bool
-    """Whether no check failed. It says nothing of how much was proved: see `checks`. If false, the exit code is 1."""
+    """Whether no check failed. It does not say how much was proved: see `checks`. If false, the exit code is 1."""
     checkpoint: str
-    """The path of the checkpoint; of one on the Hub, repository and commit."""
+    """The path of the checkpoint; for a repository on the Hub, its name and commit."""
     kind: str
     """Layout, CSF or dense, and formats, in words."""
     against: str | None

@@ -23,17 +23,17 @@ class WrittenDocument(TypedDict):
     """The fields that the documents of `expand`, `compress` and `convert` have in common."""
 
     source: str
-    """The path of the source; of one on the Hub, repository and commit."""
+    """The path of the source; for a repository on the Hub, its name and commit."""
     destination: str
     """The folder that was written."""
     shards: list[str]
-    """The shards of this run's share, those of an earlier run with them."""
+    """The shards of this run's share, including those of an earlier run."""
     resumed_shards: list[str]
     """Shards among them that an earlier run had finished."""
     adopted_files: list[str]
-    """Files that lay in the destination already, and were found right."""
+    """Files that were already in the destination, and are right."""
     missing_shards: list[str]
-    """Shards that other shares (`--shards I/N`) have still to write; the checkpoint is complete once this is empty."""
+    """Shards that other shares (`--shards I/N`) must still write; the checkpoint is complete once this is empty."""
     removed_sources: list[str]
     """Shards of the source that were removed (`--consume-source`)."""
     other_files: list[str]
