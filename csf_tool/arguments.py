@@ -32,7 +32,12 @@ def as_path(name: str, value: object) -> Path:
     check_type(name, path, str)
     if not path.strip():
         raise UsageError(f"{name}: is empty: give a path")
-    return Path(path)
+    return Path(home_expanded(path))
+
+
+def home_expanded(path: str) -> str:
+    """A path with `~` at its beginning replaced, as on the command line: no folder of that name is ever meant."""
+    return str(Path(path).expanduser()) if path == "~" or path.startswith("~/") else path
 
 
 def as_names(name: str, value: Iterable[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from csf_tool.arguments import as_path, check_arguments
+from csf_tool.arguments import as_path, check_arguments, home_expanded
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.errors import CsfToolError, UsageError, system_fault
@@ -52,7 +52,7 @@ def opened(name: str, source: Source, *, all_shards: bool = False) -> Iterator[C
         yield source
         return
     path = as_path(name, source)
-    place = find_source(source, lambda _: None) if isinstance(source, str) else path
+    place = find_source(home_expanded(source), lambda _: None) if isinstance(source, str) else path
     checkpoint = open_checkpoint(place, all_shards=all_shards)
     try:
         yield checkpoint

@@ -16,7 +16,7 @@ from csf_tool.checkpoint.hash_places import Place, place, stays_inside
 from csf_tool.checkpoint.problems import Problem, errors
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
-from csf_tool.disk.near_paths import did_you_mean
+from csf_tool.disk.near_paths import not_there
 from csf_tool.disk.paths import is_safe_relative
 from csf_tool.disk.reader import is_file, read_document
 from csf_tool.errors import UsageError
@@ -124,7 +124,7 @@ def read_hash_list(path: Path, at: Place | None = None) -> HashList:
         EnvironmentFault: the system cannot read it.
     """
     if not is_file(path):
-        raise UsageError(f"no such file{did_you_mean(path)}", file=str(path))
+        raise UsageError(not_there(path, "file"), file=str(path))
     raw = read_document(path, str(path))
     parsed = parse_list(raw, path.name)
     if not parsed.found:

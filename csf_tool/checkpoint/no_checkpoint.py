@@ -14,7 +14,7 @@ from csf_tool.checkpoint.packages import OTHER_WEIGHTS, other_weights
 from csf_tool.checkpoint.ranks import folders_of_ranks
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.near_paths import did_you_mean
+from csf_tool.disk.near_paths import not_there
 from csf_tool.disk.own_files import has_journal
 from csf_tool.disk.paths import names_in
 from csf_tool.disk.reader import exists
@@ -59,9 +59,9 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
 
 def no_such_place(path: Path) -> UsageError:
     """The error of a path that leads nowhere, as a link in a Hub cache does whose blob is missing."""
-    advice = advise_download(path, "") if exists(path.parent) else ""
-    hint = f": {advice}" if advice else did_you_mean(path)
-    return UsageError(f"no such file or folder{hint}", file=str(path))
+    advice = advise_download(path, "") if exists(path.parent) and not exists(path) else ""
+    wanted = "file or folder"
+    return UsageError(f"no such {wanted}: {advice}" if advice else not_there(path, wanted), file=str(path))
 
 
 def _inner_hint(path: Path, inner: list[str]) -> str:

@@ -30,7 +30,7 @@ from csf_tool.checkpoint.no_checkpoint import (
     not_a_checkpoint,
 )
 from csf_tool.checkpoint.other_scales import find_other_scales
-from csf_tool.checkpoint.packages import other_package
+from csf_tool.checkpoint.packages import other_package, other_weights
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.checkpoint.ranks import refuse_ranks
@@ -136,7 +136,7 @@ def _open_folder(
         checkpoint.remark = remains or checkpoint.remark
         return checkpoint
     if hub:
-        raise no_files_of_one(hub)
+        raise no_files_of_one(hub, other_weights(hub.files))
     raise not_a_checkpoint(path)
 
 

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from csf_tool.disk.paths import names_in
-from csf_tool.disk.reader import exists
+from csf_tool.disk.reader import exists, is_file, is_folder
 from csf_tool.errors import EnvironmentFault
 
 _MOST_COMPARED = 20_000
@@ -44,3 +44,11 @@ def did_you_mean(path: Path) -> str:
     """The end of a sentence about a path that leads nowhere; empty where nothing is called alike."""
     found = nearest_path(path)
     return f"; did you mean {found}?" if found else ""
+
+
+def not_there(path: Path, wanted: str) -> str:
+    """Why a path is not what is `wanted` ("file", "file or folder"): what it leads to instead, or the nearest name."""
+    if not exists(path):
+        return f"no such {wanted}{did_you_mean(path)}"
+    kind = "a folder" if is_folder(path) else "a file" if is_file(path) else "a device, a pipe or a socket"
+    return f"is {kind}, not a {wanted}"

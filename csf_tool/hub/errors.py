@@ -16,6 +16,7 @@ from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, Usa
 from csf_tool.text import brief, count
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 NetworkError: type[Exception] = HfHubHTTPError.__mro__[1]
 """The base of all errors of the HTTP client: httpx's in huggingface_hub 1, httpx2's in huggingface_hub 2."""
@@ -113,8 +114,10 @@ def with_retries(action: Callable[[], T], ref: HubRef, policy: RetryPolicy, slee
 def _wait(error: Exception, ref: HubRef, policy: RetryPolicy, tries: int) -> float | None:
     """Seconds until the next try; None where it would not help, or would take too long."""
     unresolved = _unresolved(error)
-    if unresolved and (unresolved.errno in _UNKNOWN_NAME or (not ref.file and tries > 1)):
-        return None  # a run that has begun waits for a name service that fails; a first question is not worth it
+    if unresolved and unresolved.errno in _UNKNOWN_NAME:
+        return None
+    if not ref.file and tries > 1 and (unresolved or _caused_by(error, ConnectionRefusedError)):
+        return None  # a run that has begun waits for a service that fails; a first question is not worth it
     if tries > len(policy.waits) or isinstance(error, OfflineModeIsEnabled) or type(error).__name__ in _LASTING:
         return None
     wait = policy.waits[tries - 1]
@@ -133,9 +136,14 @@ def _without_password(address: str) -> str:
 
 def _unresolved(error: BaseException | None) -> socket.gaierror | None:
     """The name service's answer that an error of the HTTP client comes from; None where it comes from another."""
+    return _caused_by(error, socket.gaierror)
+
+
+def _caused_by(error: BaseException | None, kind: type[E]) -> E | None:
+    """The error of a kind that another comes from."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
-        if isinstance(error, socket.gaierror):
+        if isinstance(error, kind):
             return error
         seen.add(id(error))
         error = error.__cause__ or error.__context__

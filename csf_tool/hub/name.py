@@ -19,7 +19,12 @@ if TYPE_CHECKING:  # huggingface_hub takes a while to import: only a name on the
 SCHEME = "hf://"
 
 _NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>[^@\s]+))?", re.ASCII)
+_HOW_TO_NAME = "give org/name, or org/name@revision"
 _FILES = (SHARD_SUFFIX, ".json")
+_SCHEME_AS_TYPED = re.compile(r"hf:/*(?=\w)", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):/+(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
+"""An address of any kind; one letter before the colon is a drive of Windows."""
+_WITHOUT_REVISION = re.compile(r"\w[\w.-]*/\w[\w.-]*@", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -36,11 +41,17 @@ class HubName:
         Raises:
             UsageError: the text is none of these.
         """
-        name = text.strip().removeprefix(SCHEME).removesuffix("/")
+        name = _without_scheme(text.strip()).removesuffix("/")
         match = _NAME.fullmatch(repository_of(name) if is_address(name) or is_path_of_page(name) else name)
         if not match:
-            raise UsageError(f"{text}: is no repository on the Hub: give org/name, or org/name@revision")
+            raise UsageError(f"{text}: is no repository on the Hub: {_HOW_TO_NAME}")
         return cls(match["repo"], match["revision"])
+
+
+def _without_scheme(name: str) -> str:
+    """A name without the Hub's scheme, however that was typed: `hf://`, `HF://`, `hf:`."""
+    match = _SCHEME_AS_TYPED.match(name)
+    return name[match.end() :] if match else name
 
 
 def find_source(argument: str, tell: Callable[[str], None]) -> "Path | HubRepo":
@@ -53,7 +64,10 @@ def find_source(argument: str, tell: Callable[[str], None]) -> "Path | HubRepo":
     path, name = Path(argument), argument.strip()
     if exists(path) and not name.startswith(SCHEME):
         return path
+    name = name if _without_scheme(name) == name else SCHEME + _without_scheme(name)
+    _require_reachable(name)
     if not _may_be_on_hub(name):
+        _refuse_file_on_hub(name)
         return path if name == argument or not exists(Path(name)) else Path(name)
     is_surely = name.startswith(SCHEME) or is_address(name)
     if not is_surely and (near := nearest_path(path)) and len(near.parts) == len(path.parts) and "@" not in name:
@@ -69,6 +83,34 @@ def find_source(argument: str, tell: Callable[[str], None]) -> "Path | HubRepo":
     if not repo.files:
         tell(f"{repo}: its shards are all in the cache, so the Hub is not asked, nor for files that it lacks")
     return repo
+
+
+def _require_reachable(name: str) -> None:
+    """Refuse addresses of other kinds than the Hub's, and a name that lacks the revision it promises.
+
+    Raises:
+        UsageError: it is one of these.
+    """
+    if _WITHOUT_REVISION.fullmatch(name.removeprefix(SCHEME)):
+        raise UsageError(f"{name}: names no revision after the @ (a variable that is not set?): {_HOW_TO_NAME}")
+    match = _ADDRESS.fullmatch(name)
+    if not match or name.startswith(SCHEME) or is_address(name):
+        return
+    if match["scheme"].lower() == "file":
+        raise UsageError(f"{name}: give the path itself: /{match['rest']}")
+    problem = f"{match['scheme']}: is no address that csf-tool reads: give a path here, or org/name on the Hub"
+    raise UsageError(problem, file=name)
+
+
+def _refuse_file_on_hub(name: str) -> None:
+    """Say how a repository is named to who names a file of one, if no folder here can have been meant.
+
+    Raises:
+        UsageError: such a name was given.
+    """
+    repository, _, file = name.rpartition("/")
+    if file.endswith(_FILES) and _NAME.fullmatch(repository) and not exists(Path(repository).parent):
+        raise UsageError(f"no such file or folder; of a repository on the Hub give {repository}", file=name)
 
 
 def _may_be_on_hub(name: str) -> bool:

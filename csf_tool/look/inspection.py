@@ -166,6 +166,8 @@ def _nothing_called(
         return f"{len(ending):,} planes end with {pattern!r}, as {ending[0].name!r}: give more of it, or '*.{pattern}'"
     names = [plane.name for plane in planes] or [other.scale.tensor.name for other in checkpoint.other_scales]
     what, glob = "plane" if planes else "scale", f"*{pattern.strip('*')}*"
+    if pattern in checkpoint.plane_table.stored.row_of:
+        return f"{pattern} is a tensor, and no {what}: csf-tool ls shows it"
     if any(matches(name, glob) for name in names):
         return f"no {what} is called {pattern!r}; did you mean {glob!r}?"
     if near := nearest(pattern, [*names, *map(module_of, names)], 1):

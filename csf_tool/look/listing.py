@@ -73,9 +73,8 @@ def list_tensors(checkpoint: Checkpoint, pattern: str | None = None, *, stored: 
     if not chosen:
         problem = f"no tensor's name {'is' if _is_plain(pattern) else 'matches'} {pattern}"
         names = [name for entry in entries for name in _names(checkpoint, entry)]
-        raise UsageError(
-            f"{problem}{did_you_mean(pattern, names) or _near_parts(pattern, names)}", file=checkpoint.label
-        )
+        hint = did_you_mean(pattern, names) or _wider(pattern, names) or _near_parts(pattern, names)
+        raise UsageError(f"{problem}{hint}", file=checkpoint.label)
     return Listing(checkpoint, stored, pattern, chosen)
 
 
@@ -96,6 +95,12 @@ def _names(checkpoint: Checkpoint, entry: _Entry) -> list[str]:
     if entry.plane is None:
         return [names[entry.row]]
     return [planes.names[entry.plane], names[planes.fixed[entry.plane]], names[planes.exceptions[entry.plane]]]
+
+
+def _wider(pattern: str, names: list[str]) -> str:
+    """The end of a message about a pattern that is a part of names: the glob that means them."""
+    glob = f"*{pattern.strip('*')}*"
+    return f"; did you mean '{glob}'?" if any(map(_meaning(glob), names)) else ""
 
 
 def _near_parts(pattern: str, names: list[str]) -> str:

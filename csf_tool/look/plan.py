@@ -144,8 +144,10 @@ def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: i
     Exceptions of a divided stack are taken to lie evenly.
 
     Raises:
-        UsageError: it has no CSF planes, or fewer stacks than `resident`.
+        UsageError: it has no CSF planes, or fewer stacks than `resident`, or a GPU has no memory.
     """
+    if gpu_memory is not None and gpu_memory < 1:
+        raise UsageError(f"a GPU with {gpu_memory} bytes of memory: give what one has, such as 96GiB")
     if not checkpoint.planes:
         raise UsageError(f"{checkpoint.label}: holds no CSF planes, so there is nothing to keep compressed")
     groups = _stacks_of(checkpoint.planes, checkpoint.experts)

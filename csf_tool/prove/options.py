@@ -48,6 +48,8 @@ def chosen_shards(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:
         if not any(_fits(shard, glob) for shard in checkpoint.shards):
             names = [shard.name for shard in checkpoint.shards]
             near = nearest(glob, [*names, *(shard.file for shard in checkpoint.shards)], 1)
+            if any(_fits(shard, wider := f"*{glob.strip('*')}*") for shard in checkpoint.shards):
+                near = [f"'{wider}'"]
             others = f"did you mean {near[0]}?" if near else f"there are {len(names)}, as {names[0]}"
             raise UsageError(f"--only {glob}: no readable shard is called so; {others}")
     return [s for s in checkpoint.shards if not only or any(_fits(s, glob) for glob in only)]

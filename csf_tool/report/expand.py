@@ -25,7 +25,7 @@ def _proof(expanded: Expanded) -> list[str]:
     if expanded.proved_shards:
         return [_proved(expanded)]
     lines = ["Not compared with the original (no hashes known)."]
-    if expanded.removed_sources:  # who has no room for a copy has no original at hand
+    if expanded.removed_sources or expanded.missing:  # who has no room for a copy has no original at hand
         return lines
     return [*lines, f"To compare: csf-tool verify {escape(quote(expanded.destination))} --against ORIGINAL"]
 

@@ -22,7 +22,8 @@ _RETRIES = 2
 
 _CONNECT_SECONDS = 20
 
-_ADDRESS = re.compile(r"(?:[a-z]+://)?(?:[^\s/:\[\]]+|\[[0-9a-fA-F:.%]+\]):\d{1,5}(?:/.*)?")
+_ADDRESS = re.compile(r"(?:[a-z]+://)?(?:[^\s/:\[\]]+|\[[0-9a-fA-F:.%]+\]):(\d{1,5})(?:/.*)?")
+_HIGHEST_PORT = 65535
 
 
 def _require_scheduler(address: str) -> None:
@@ -54,7 +55,8 @@ def cluster_executor(address: str | None) -> Iterator[Executor | None]:
     if address is None:
         yield None
         return
-    if not _ADDRESS.fullmatch(address):
+    match = _ADDRESS.fullmatch(address)
+    if not match or not 0 < int(match[1]) <= _HIGHEST_PORT:
         raise UsageError(f"--cluster {address}: give the scheduler's address, tcp://HOST:PORT (its usual port is 8786)")
     try:
         from distributed import Client

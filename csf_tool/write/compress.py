@@ -43,7 +43,7 @@ from csf_tool.write.measuring import count_exceptions
 from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.recipes import Recipes, read_configs, recipes_to_write
 from csf_tool.write.run import WriteOptions, Written
-from csf_tool.write.selection import LeftDense, Rules, left_otherwise, select, stay_dense
+from csf_tool.write.selection import LeftDense, Rules, idle_globs, left_otherwise, select, stay_dense
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout
 
 
@@ -196,6 +196,7 @@ def compress(
         written.notes.append(f"{unread}: --exclude leaves such planes dense")
     written.notes += [] if target.gives_receipts else _relabelled(checkpoint, choice)
     written.notes[:0] = _notes(target, options, recipes, choice) + _with_all_experts(checkpoint, choice)
+    written.notes[:0] = idle_globs(options.rules, [*choice.planes, *(each.plane.name for each in left)])
     return _compressed(written, target, choice, encoder.device, left)
 
 
@@ -284,8 +285,8 @@ def _choose(
             refused = {p.name: why for p in planes if p.fmt.has_hf_readers and not recipes.cover(p.name)}
     selection = select(planes, rules, modules, measure, doubtful, checkpoint.experts, refused, otherwise)
     if not selection.chosen:
-        stay = stay_dense(selection.left)
-        raise UsageError(f"0 planes matched: {stay}", Code.NOTHING_MATCHED, checkpoint.label)
+        why = "; ".join([stay_dense(selection.left), *idle_globs(rules, [left.plane.name for left in selection.left])])
+        raise UsageError(f"0 planes matched: {why}", Code.NOTHING_MATCHED, checkpoint.label)
     chosen = {p.name: (p.fmt.name, p.rows, p.cols, selection.exceptions[p.name]) for p in selection.chosen}
     names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
     shards = [shard.name for shard in checkpoint.shards]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -26,16 +27,15 @@ class Destination:
         A `source` may be a file, beside which there may be a destination, but not around it.
 
         Raises:
-            UsageError: it is not a folder, or lies inside `source`, or `source` lies inside it, or something other than
-                a journal has a journal's name there.
+            UsageError: it is no folder and cannot become one, or lies inside `source`, or `source` lies inside it, or
+                something other than a journal has a journal's name there.
         """
         self.path = path
         self._keep_cache = keep_cache
         if source and _nested(path.resolve(), source.resolve()):
             problem = f"destination and source ({source}) must not lie inside one another"
             raise UsageError(problem, Code.NESTED_FOLDERS, str(path))
-        if exists(path) and not is_folder(path):
-            raise UsageError(f"{path}: exists and is not a folder")
+        _require_folder_or_room(path)
         require_plain(path)
 
     def require_empty(self) -> None:
@@ -151,6 +151,24 @@ class Destination:
         """Write a whole small file."""
         with self.create(name) as file:
             file.write(data)
+
+
+def _require_folder_or_room(path: Path) -> None:
+    """Refuse what is no folder, where no folder can be made, and what was meant as an address.
+
+    Raises:
+        UsageError: it is one of these.
+    """
+    there = next((place for place in (path, *path.parents) if exists(place) or place.is_symlink()), None)
+    if there and not exists(there):
+        raise UsageError(f"{there}: is a link that leads nowhere: give a new or empty folder")
+    if there and not is_folder(there):
+        raise UsageError(f"{there}: exists and is not a folder")
+    if (address := re.match(r"([A-Za-z][\w+.-]+):/", path.as_posix())) and not exists(Path(path.parts[0])):
+        problem = (
+            f"is an address ({address[1]}), and csf-tool writes into folders: give one; `hf upload` takes it from there"
+        )
+        raise UsageError(problem, file=str(path))
 
 
 def _nested(a: Path, b: Path) -> bool:

@@ -65,6 +65,8 @@ class Earlier:
         chosen = {**(wanted or {}), **({"all_shards": True} if checkpoint.all_shards else {})}
         run = Run(operation, fingerprint(checkpoint, consumed), chosen, escape(checkpoint.label), root)
         result = None if options.compares else finished_result(destination, run)
+        if result is None:
+            journal.require_same(run)  # before there is work to lose
         if result is None and not options.compares and not holds_files(destination, SHARD_SUFFIX):
             journal.require_begun_or_empty()  # before there is work to lose; folders with shards are examined later
         return cls(consumed, kept_facts(destination), result, run, journal)

@@ -292,10 +292,9 @@ class Journal:
             UsageError: the journal is of another run, or the folder has other files.
             CheckpointError: the journal is damaged.
         """
-        found = self._description()
-        if found is not None:
-            self._require_same(run, found)
-        elif beside is not None:
+        if self.require_same(run):
+            return
+        if beside is not None:
             if foreign := [name for name in relative_files(self._destination) if name not in beside]:
                 raise UsageError(f"{self._destination}: has {foreign[0]} in it, which is no file of the result")
         else:
@@ -338,13 +337,23 @@ class Journal:
             return found
         return None
 
-    def _require_same(self, run: Run, found: dict[str, Any]) -> None:
+    def require_same(self, run: Run) -> bool:
+        """Whether there is a journal, which must be that of `run`.
+
+        Raises:
+            UsageError: it is of another run.
+            CheckpointError: it is damaged.
+        """
+        found = self._description()
+        if found is None:
+            return False
         wanted = run.describe()
         differing = [key for key in wanted if key not in MAY_DIFFER and found.get(key) != wanted[key]]
         if differing:
             what = "; ".join(f"{k}: {json.dumps(found.get(k))} there, {json.dumps(wanted[k])} now" for k in differing)
             problem = f"holds an unfinished run of something else ({what}); give another folder, or remove this one"
             raise UsageError(problem, Code.OTHER_RUN, str(self._destination))
+        return True
 
     def _partials(self) -> list[Path]:
         """The partial files of all runs. `os.walk` skips folders that other processes remove meanwhile."""

@@ -1,6 +1,6 @@
 """Choice of the block scales that compress turns into CSF, and the reasons why others stay dense."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
@@ -78,6 +78,20 @@ class Rules:
 
 def _matches(name: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def idle_globs(rules: Rules, names: Collection[str]) -> list[str]:
+    """Sentences on globs of the user's that match none of all scales, with one that does where only `*` are missing."""
+    said = []
+    for option, globs in (("--include", rules.include), ("--exclude", rules.exclude)):
+        for glob in globs:
+            if not any(fnmatchcase(name, glob) for name in names):
+                wider = f"*{glob.strip('*')}*"
+                is_near = any(fnmatchcase(name, wider) for name in names)
+                said.append(
+                    f"{option} {glob} matches no block scale" + (f"; did you mean '{wider}'?" if is_near else "")
+                )
+    return said
 
 
 def formats_meant(

@@ -170,3 +170,40 @@ def test_a_run_waits_for_a_name_service_that_fails(hub: Hub, monkeypatch: pytest
     monkeypatch.setattr("huggingface_hub.utils._http._GLOBAL_CLIENT", None, raising=False)  # or it has connections
     source.prepare(["model-00001-of-00003.safetensors"])
     assert source.remote("model-00001-of-00003.safetensors") is not None
+
+
+@pytest.mark.parametrize("scheme", ["hf://", "HF://", "hf:", "hf:/", "Hf:///"])
+def test_the_scheme_as_it_is_typed(hub: Hub, scheme: str) -> None:
+    said: list[str] = []
+    source = find_source(f"{scheme}org/nvfp4-dense", said.append)
+    assert isinstance(source, HubRepo)
+    assert str(source).startswith("org/nvfp4-dense@")
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("file:///tmp/models/x", "file:///tmp/models/x: give the path itself: /tmp/models/x"),
+        ("s3://bucket/x", "s3://bucket/x: s3: is no address that csf-tool reads"),
+        ("gs://bucket/x/", "gs://bucket/x/: gs: is no address that csf-tool reads"),
+        ("ssh://host/x", "ssh://host/x: ssh: is no address that csf-tool reads"),
+        ("org/name@", "org/name@: names no revision after the @ (a variable that is not set?)"),
+        ("hf://org/name@ ", "hf://org/name@: names no revision after the @ (a variable that is not set?)"),
+        ("org/name/model.safetensors", "org/name/model.safetensors: no such file or folder; of a repository"),
+    ],
+)
+def test_names_that_lead_nowhere_are_not_asked_for(hub: Hub, name: str, said: str) -> None:
+    for command in ("stats", "verify", "ls"):
+        result = run(command, name)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"csf-tool: {said}")
+        assert result.stderr.count("\n") == 1
+    assert hub.requests == []
+
+
+def test_a_repository_of_another_format_is_named(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "gguf").mkdir()
+    (tmp_path / "gguf" / "model.gguf").write_bytes(b"GGUF")
+    hub.add("org/gguf", tmp_path / "gguf")
+    assert says(run("stats", "hf://org/gguf"), "it has 1 GGUF file (llama.cpp): csf-tool reads safetensors only")

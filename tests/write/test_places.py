@@ -137,3 +137,60 @@ def test_a_refused_rename_names_the_file(
     assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
     assert "cannot be written: Operation not permitted" in result.stderr
     assert "model-0000" in result.stderr or "journal.json" in result.stderr
+
+
+ADDRESSES = ("hf://org/name", "https://huggingface.co/org/name", "s3://bucket/x")
+
+
+@pytest.mark.parametrize("where", ["file/x", "dangling", "dangling/x", "pipe", "pipe/x", *ADDRESSES])
+@pytest.mark.parametrize("command", ["expand", "expand --dry-run", "compress", "convert --to container"])
+def test_a_destination_that_can_be_none(
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, where: str
+) -> None:
+    """One line, before any work, and nothing is made: `hf:` is no folder that anybody wants."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("x")
+    Path("dangling").symlink_to("nowhere")
+    os.mkfifo("pipe")
+    before = sorted(tmp_path.rglob("*"))
+    name, *options = command.split()
+    result = run(name, sample("nvfp4-dense" if name == "compress" else "nvfp4-csf-hf"), where, *options)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    word = "is an address" if where in ADDRESSES else "leads nowhere" if "dangling" in where else "is not a folder"
+    assert word in result.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("place", ["pipe", "/dev/null", "folder"])
+def test_what_is_no_file_is_not_said_to_be_missing(
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    os.mkfifo("pipe")
+    source = sample("nvfp4-csf-hf")
+    for words in (["verify", source, "--manifest", place], ["stats", place], ["verify", source, "--against", place]):
+        if place == "folder" and "--manifest" not in words:
+            continue
+        result = run(*words)
+        kind = "a folder" if place == "folder" else "a device, a pipe or a socket"
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert f"{place}: is {kind}, not a file" in result.stderr
+
+
+def test_another_unfinished_run_is_refused_before_any_work(
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of it is said to be finished: measuring all scales of a large checkpoint takes minutes."""
+    half, work = tmp_path / "half", []
+    assert run("expand", sample("nvfp4-csf-hf"), half, "--shards", "1/2").exit_code == 0
+    monkeypatch.setattr("csf_tool.write.compress.count_exceptions", lambda *_: work.append(1))
+    for words in (
+        ["compress", sample("nvfp4-dense"), half],
+        ["compress", sample("nvfp4-dense"), half, "--dry-run"],
+        ["convert", sample("nvfp4-csf-hf"), half, "--to", "container"],
+        ["expand", sample("mxfp4-csf-container"), half],
+    ):
+        result = run(*words)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n"), work) == (2, "", 1, [])
+        assert "holds an unfinished run of something else" in result.stderr
