@@ -47,7 +47,10 @@ def guarded(command: Callable[..., int]) -> Callable[..., None]:
             elif process.shows_tracebacks():
                 raise
             else:
-                code = _explain(error, as_json=bool(kwargs.get("as_json")))
+                failure = explain(error)
+                code = failure.exit_code
+                if kwargs.get("as_json"):
+                    print_error(failure)
         finally:
             _at_end.close()
         raise typer.Exit(code)
@@ -60,23 +63,22 @@ def _parameters(of: Callable[..., object]) -> Iterable[inspect.Parameter]:
     return inspect.signature(of, eval_str=True).parameters.values()
 
 
-def _explain(error: Exception, *, as_json: bool) -> int:
-    """Say what went wrong in one line, and with `--json` in a document; the exit code."""
+def explain(error: Exception, about: str = "") -> CsfToolError:
+    """Say in one line what went wrong, with the one of several checkpoints that it is `about`; give it as an error."""
     if isinstance(error, OSError) and not isinstance(error, CsfToolError) and error.errno != errno.ENOMEM:
         error = system_fault(error)
     if isinstance(error, CsfToolError):
         from csf_tool.report.problems import point_to_entries
 
-        say(str(error))
-        point_to_entries([error.code])
+        say(str(error) if error.file.startswith(about) else f"{about}: {error}")
+        if not about:
+            point_to_entries([error.code])
     else:
         from csf_tool.text import escape
 
         error = EnvironmentFault(process.words_for(error))
         process.say(escape(str(error)))  # with what is loaded: memory may be short
-    if as_json:
-        print_error(error)
-    return error.exit_code
+    return error
 
 
 def print_error(error: CsfToolError) -> None:

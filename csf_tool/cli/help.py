@@ -56,7 +56,7 @@ def usage(command: Any, path: str) -> str:
     """The form in which a command is called, with the options that it must have."""
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     options = [param for param in command.params if param.param_type_name == "option" and param.required]
-    names = [param.metavar if param.required else f"[{param.metavar}]" for param in arguments]
+    names = [name_of(param) if param.required else f"[{name_of(param)}]" for param in arguments]
     return " ".join([path, *names, *map(name_of, options), "[OPTIONS]"])
 
 
@@ -78,7 +78,7 @@ def _rank(title: str) -> int:
 def name_of(param: Any) -> str:
     """A parameter as it is typed: `DEST`, `-j, --jobs N`."""
     if param.param_type_name == "argument":
-        return str(param.metavar)
+        return f"{param.metavar}{'...' if param.nargs < 0 else ''}"
     names = ", ".join(sorted([*param.opts, *param.secondary_opts], key=lambda name: name.startswith("--")))
     return names if param.is_flag else f"{names} {param.metavar}"
 

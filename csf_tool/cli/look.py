@@ -1,5 +1,6 @@
 """Commands that look: what a checkpoint holds, by its headers or plane by plane."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,7 +8,13 @@ import typer
 from csf_tool.choices import GroupBy
 from csf_tool.cli.command import check_figure, guarded, note, open_argument, show, write_figure
 from csf_tool.cli.help import OUTPUT, WHAT
-from csf_tool.cli.options import AllShardsOption, CheckpointArgument, FigureOption, JsonOption
+from csf_tool.cli.options import (
+    AllShardsOption,
+    CheckpointArgument,
+    CheckpointsArgument,
+    FigureOption,
+    JsonOption,
+)
 from csf_tool.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,10 +23,16 @@ if TYPE_CHECKING:
 
 @guarded
 def stats(
-    checkpoint: CheckpointArgument,
+    checkpoints: CheckpointsArgument,
     by: Annotated[
-        GroupBy, typer.Option(metavar="|".join(GroupBy), rich_help_panel=WHAT, help="Group the table by this.")
-    ] = GroupBy.PROJECTION,
+        GroupBy | None,
+        typer.Option(
+            metavar="|".join(GroupBy),
+            rich_help_panel=WHAT,
+            help="Group the table by this.",
+            show_default=GroupBy.PROJECTION.value,
+        ),
+    ] = None,
     figure: FigureOption = None,
     scales: Annotated[
         bool,
@@ -38,6 +51,8 @@ def stats(
 ) -> int:
     """Report compressed against dense scale sizes, from the headers alone unless --scales asks for more.
 
+    Of several checkpoints it prints a table with one row each, or one document with --json.
+
     Examples:
     csf-tool stats Qwen-CSF
     csf-tool stats Qwen-CSF --by layer --figure scales.svg
@@ -50,10 +65,18 @@ def stats(
     from csf_tool.report.stats import stats_report
     from csf_tool.text import size
 
+    if len(checkpoints) > 1:
+        return _stats_of_each(
+            checkpoints,
+            {"--by": by, "--figure": figure, "--scales": scales, "--markdown": markdown},
+            all_shards=all_shards,
+            as_json=as_json,
+        )
+    by = by or GroupBy.PROJECTION
     if markdown and (other := "--json" if as_json else "--scales" if scales else None):
         raise UsageError(f"--markdown and {other}: give one of them")
     check_figure(figure)
-    opened = open_argument(checkpoint, all_shards=all_shards)
+    opened = open_argument(checkpoints[0], all_shards=all_shards)
     found = collect_stats(opened)
     if figure:
         from csf_tool.report.figures.stored_sizes import stats_figure
@@ -76,6 +99,19 @@ def stats(
         note(f"{opened.label}: read from the Hub: {size(opened.hub.bytes_by_range)} of its shards' headers")
     print_problems(found.problems, "--json")
     return 1 if errors(found.problems) else 0
+
+
+def _stats_of_each(checkpoints: list[str], for_one: Mapping[str, object], *, all_shards: bool, as_json: bool) -> int:
+    """Print a row of sizes for each of several checkpoints; options `for_one` are refused."""
+    from csf_tool.checkpoint.problems import errors
+    from csf_tool.cli.several import look_at_each, refuse_for_several, show_several
+    from csf_tool.documents.stats import stats_document
+    from csf_tool.look.stats import collect_stats
+    from csf_tool.report.several import stats_table
+
+    refuse_for_several(checkpoints, for_one)
+    found = look_at_each(checkpoints, collect_stats, lambda stats: stats.problems, all_shards=all_shards)
+    return show_several(found, lambda stats: not errors(stats.problems), stats_document, stats_table, as_json=as_json)
 
 
 @guarded

@@ -16,6 +16,13 @@ CheckpointArgument = Annotated[
         help="A checkpoint's folder, one .safetensors file, or a repository on the Hub, org/name or org/name@revision.",
     ),
 ]
+CheckpointsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="Folders of checkpoints, .safetensors files, or repositories on the Hub, org/name or org/name@revision.",
+    ),
+]
 DestinationArgument = Annotated[Path, typer.Argument(metavar="DEST", help="A new or empty folder.")]
 AllShardsOption = Annotated[
     bool,

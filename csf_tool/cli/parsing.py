@@ -1,6 +1,7 @@
 """Parsing what was typed: mistakes in one line of our own words, before typer finds them, and pages of our own."""
 
 import difflib
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ import typer.core
 from csf_tool.cli import help as pages
 from csf_tool.cli.command import print_error, say
 from csf_tool.cli.home import home_expanded
+from csf_tool.cli.other_names import command_for, option_for
 from csf_tool.errors import UsageError
 
 _ParserError: Any = typer.BadParameter.__mro__[2]
@@ -76,10 +78,16 @@ class Commands(typer.core.TyperGroup):
             UsageError: there is none of this name.
         """
         if args[0] not in self.commands and not ctx.resilient_parsing:
-            raise UsageError(
-                f"{args[0]}: no such command{_near(args[0], self.commands, '(csf-tool --help lists all)')}"
-            )
+            raise UsageError(f"{args[0]}: no such command{self._hint(args[0])}")
         return super().resolve_command(ctx, args)
+
+    def _hint(self, typed: str) -> str:
+        """The end of a message about a command that there is not."""
+        if meant := command_for(typed):
+            return f"; did you mean csf-tool {meant}?"
+        if "/" in typed or os.path.lexists(typed):
+            return f": the command comes first, as in csf-tool stats {typed}"
+        return _near(typed.lower(), self.commands, "(csf-tool --help lists all)")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the page of all commands; see typer."""
@@ -112,8 +120,21 @@ def _option_mistake(command: Any, error: Any) -> str:
     if name is None:
         return str(error.format_message())
     if name not in options:
-        return f"{name}: {command.name} has no such option{_near(name, [*options, '--help'])}"
+        return f"{name}: {command.name} has no such option{_near_option(command, name, {*options, '--help'})}"
     return f"{name}: takes no value" if options[name].is_flag else f"{name}: needs a value ({options[name].metavar})"
+
+
+def _near_option(command: Any, name: str, options: set[str]) -> str:
+    """A suggestion for an option that a command does not have."""
+    for inner in getattr(command, "commands", {}).values():
+        if any(name in param.opts for param in inner.params):
+            return f": give it after a command, as in csf-tool {inner.name} ... {name}"
+    arguments = {param.metavar for param in command.params if param.param_type_name == "argument"}
+    if said := option_for(name, options, {"CHECKPOINT" if each == "SRC" else each for each in arguments}):
+        return said
+    by_letters = {option.strip("-"): option for option in sorted(options)}  # two dashes in common are no likeness
+    found = difflib.get_close_matches(name.strip("-"), by_letters, n=1)
+    return f"; did you mean {by_letters[found[0]]}?" if found else ""
 
 
 def _check(command: Any, ctx: Any, args: list[str]) -> None:
@@ -131,9 +152,14 @@ def _check(command: Any, ctx: Any, args: list[str]) -> None:
         more = f" (and {len(extra) - 1} more)" if len(extra) > 1 else ""
         takes = _listed(arguments, "and") if arguments else "none"
         raise UsageError(f"{extra[0]}{more}: one argument too many: {command.name} takes {takes}")
-    if missing := [p for p in command.params if p.required and not isinstance(given.get(p.name), str)]:
-        names = _listed([pages.name_of(p) for p in missing], "and")
+    if missing := [p for p in command.params if p.required and not _is_given(given.get(p.name))]:
+        names = _listed([pages.name_of(p).removesuffix("...") for p in missing], "and")
         raise UsageError(f"{command.name} needs {names}: {pages.usage(command, ctx.command_path)}")
+
+
+def _is_given(value: object) -> bool:
+    """Whether the parser found an argument: what stands for one that is missing differs from version to version."""
+    return isinstance(value, str | list | tuple) and bool(value)
 
 
 def _check_value(command: Any, param: Any, value: str) -> None:

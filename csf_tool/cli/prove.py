@@ -1,14 +1,28 @@
 """Commands that prove: the bytes of a checkpoint, and which checkpoint it is."""
 
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from csf_tool.choices import CrossCheck, IdentityBy
 from csf_tool.cli.command import detail, guarded, note, open_argument, say, show
 from csf_tool.cli.help import OUTPUT, SPEED, WHAT
-from csf_tool.cli.options import AllShardsOption, CacheOption, CheckpointArgument, DeviceOption, JobsOption, JsonOption
+from csf_tool.cli.options import (
+    AllShardsOption,
+    CacheOption,
+    CheckpointArgument,
+    CheckpointsArgument,
+    DeviceOption,
+    JobsOption,
+    JsonOption,
+)
+from csf_tool.errors import CsfToolError
+
+if TYPE_CHECKING:
+    from csf_tool.checkpoint.model import Checkpoint
+    from csf_tool.prove.verdict import Verified
 
 COMPARE = "Compare with"
 """The title of verify's options that name something to compare with."""
@@ -16,7 +30,7 @@ COMPARE = "Compare with"
 
 @guarded
 def verify(
-    checkpoint: CheckpointArgument,
+    checkpoints: CheckpointsArgument,
     against: Annotated[
         str | None,
         typer.Option(
@@ -87,14 +101,19 @@ def verify(
 ) -> int:
     """Prove the bytes by every hash there is, and say what could not be proved.
 
+    Of several checkpoints each is checked by itself, none against another: one row each, or one document with --json.
+
     Examples:
     csf-tool verify Qwen-CSF
     csf-tool verify Qwen-CSF --against Qwen-NVFP4
     """
+    from csf_tool.cli.several import look_at_each, refuse_for_several, show_several
+    from csf_tool.coders.decoder import make_decoder
     from csf_tool.documents.verify import verify_document
     from csf_tool.prove.request import VerifyRequest
     from csf_tool.report.problems import point_to_entries, worst_first
     from csf_tool.report.progress import progress_bar
+    from csf_tool.report.several import verify_table
     from csf_tool.report.verify import verify_report
 
     request = VerifyRequest(
@@ -111,15 +130,34 @@ def verify(
         drop_cache=drop_cache,
     )
     request.require_sense("--save-hashes", against=bool(against))
-    opened = open_argument(checkpoint, all_shards=all_shards)
-    reference = open_argument(against, all_shards=all_shards) if against else None
-    with progress_bar() as progress:
-        found = request.run(opened, reference, progress, note)
-    for file in sorted({*found.checked_files, *found.failed_files}):
-        detail(f"{file}: {'FAILED' if file in found.failed_files else 'OK'}")
+    several = len(checkpoints) > 1
+    if several:
+        for_one = {"--against": against, "--hub": hub, "--manifest": manifest, "--only": only}
+        refuse_for_several(checkpoints, for_one | {"--save-hashes": save_hashes})
+
+    def check(opened: "Checkpoint") -> "Verified":
+        reference = open_argument(against, all_shards=all_shards) if against else None
+        if several and not quick:
+            note(f"verifying {opened.label}")
+        with progress_bar() as progress:
+            found = request.run(opened, reference, progress, note)
+        where = f"{opened.label}: " if several else ""
+        for file in sorted({*found.checked_files, *found.failed_files}):
+            detail(f"{where}{file}: {'FAILED' if file in found.failed_files else 'OK'}")
+        return found
+
+    if several:
+        if not quick:
+            make_decoder(device, cross_check)  # a device that is not there is no fault of each checkpoint
+        all_found = look_at_each(checkpoints, check, lambda found: found.findings, all_shards=all_shards)
+        if len(checkpoints) == 2 and not any(isinstance(found, CsfToolError) for _, found in all_found):
+            note(
+                f"each is checked by itself; to compare: csf-tool verify {' --against '.join(map(quote, checkpoints))}"
+            )
+        return show_several(all_found, lambda found: found.ok, verify_document, verify_table, as_json=as_json)
+    found = check(open_argument(checkpoints[0], all_shards=all_shards))
     show(found, verify_document, verify_report, as_json)
-    faults = (problem for check in found.checks for problem in [*check.failures, *check.warnings])
-    point_to_entries(problem.code for problem in worst_first(faults))
+    point_to_entries(problem.code for problem in worst_first(found.findings))
     if save_hashes and not found.hashes:
         say(f"{save_hashes} is not written: a check failed")
     return 0 if found.ok else 1

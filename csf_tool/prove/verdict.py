@@ -159,6 +159,11 @@ class Verified(Checks):
         return not any(check.failures for check in self.checks)
 
     @property
+    def findings(self) -> list[Problem]:
+        """Everything that the checks found."""
+        return [problem for check in self.checks for problem in (*check.failures, *check.warnings)]
+
+    @property
     def verdict(self) -> str:
         """The verdict in a few words."""
         in_part = " IN PART" if self.uncovered else ""

@@ -25,9 +25,14 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 def print_problems(problems: list[Problem], lister: str = "csf-tool verify --json") -> None:
     """Print problems, the worst first, and where they are explained; `lister` is what lists every one."""
     lines = lines_of(problems)
-    print_err(*(Text.assemble((f"{line.severity}: ", _STYLES[line.severity]), line.text) for line in lines))
+    print_err(*(problem_line(line.severity, line.text) for line in lines))
     print_err(*hint(lines, lister))
     point_to_entries(problem.code for problem in worst_first(problems))
+
+
+def problem_line(severity: Severity, text: str) -> Text:
+    """A line about a problem, its severity first."""
+    return Text.assemble((f"{severity}: ", _STYLES[severity]), text)
 
 
 def hint(lines: list[Line], lister: str) -> list[str]:

@@ -1,5 +1,7 @@
 """The report of `verify`."""
 
+import re
+
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -21,6 +23,12 @@ def verify_report(verified: Verified) -> list[RenderableType]:
     for check in verified.checks:
         lines += _check(check)
     return [*lines, *_conclusions(verified), *_next_steps(verified)]
+
+
+def verdict_words(verified: Verified) -> str:
+    """The verdict without its reasons."""
+    found = re.match(_VERDICTS, verified.verdict)
+    return found[0] if found else verified.verdict
 
 
 def _check(check: Check) -> list[RenderableType]:

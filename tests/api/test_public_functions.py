@@ -39,7 +39,7 @@ def command(*arguments: object) -> Any:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_arguments_are_those_of_the_command(name: str) -> None:
     there = {param.name for param in typer.main.get_command(app).commands[name].params}  # type: ignore[attr-defined]
-    renamed = {"compute_hashes": "hash"}
+    renamed = {"compute_hashes": "hash", "checkpoints": "checkpoint"}
     wanted = {renamed.get(option, option) for option in there}
     left_out = NOT_IN_PYTHON - ({"by"} if name == "identity" else set())
     assert inspect.signature(FUNCTIONS[name]).parameters.keys() - {"on_progress"} == wanted - left_out
@@ -239,3 +239,18 @@ def test_what_the_system_refuses_is_an_error_of_the_package(sample: Sample, monk
     monkeypatch.setattr("csf_tool.api.look.collect_stats", fail)
     with pytest.raises(EnvironmentFault, match="/disk/x: Input/output error"):
         csf_tool.stats(sample("nvfp4-csf-hf"))
+
+
+def test_home_is_what_a_path_begins_with(
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: Callable[..., Path]
+) -> None:
+    """A folder of the name `~` is never made: who removes it may remove their home."""
+    monkeypatch.setenv("HOME", str(copied("nvfp4-csf-hf").parent))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert csf_tool.stats("~/nvfp4-csf-hf")["planes"] == 36
+    assert len(csf_tool.open_checkpoint("~/nvfp4-csf-hf").planes) == 36
+    csf_tool.expand("~/nvfp4-csf-hf", "~/dense", device="cpu")
+    assert (tmp_path / "dense" / "config.json").exists()
+    assert list((tmp_path / "elsewhere").iterdir()) == []

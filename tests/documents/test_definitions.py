@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -180,7 +181,8 @@ def test_the_page_says_what_the_definitions_say() -> None:
 def rendered() -> str:
     """The part of the page that is made from the definitions."""
     whole = sorted(WHOLE.values(), key=lambda definition: str(definition.schema))
-    parts = [DEFINED[name] for name in sorted(named_in([hint for d in whole for hint, _ in d.fields.values()]))]
+    named = sorted(named_in([hint for d in whole for hint, _ in d.fields.values()]))
+    parts = [DEFINED[name] for name in named if not DEFINED[name].schema]
     lines = [f"\n### {d.schema}\n\n{d.meaning}\n\n{table(d)}" for d in whole]
     lines += ["\n## Parts of documents\n"]
     return "".join(lines + [f"\n### {d.name}\n\n{d.meaning}\n\n{table(d)}" for d in parts])
@@ -209,7 +211,8 @@ def words(hint: Any) -> str:
     """A type as the page names it."""
     origin, args = get_origin(hint), get_args(hint)
     if is_typeddict(hint):
-        return f"[{hint.__name__}](#{hint.__name__.lower()})"
+        name = DEFINED[hint.__name__].schema or hint.__name__
+        return f"[{name}](#{re.sub('[./]', '', name.lower())})"
     if origin is list:
         return f"list of {words(args[0])}"
     if origin is dict:

@@ -25,6 +25,7 @@ COMMANDS = {
     "stats nvfp4-csf-hf --scales": ["model.language_model.layers.0"],
     "stats two-codecs-csf-hf --by layer": ["mtp.layers.0"],
     "stats nvfp4-dense --by shard": ["model-00003-of-00003.safetensors"],
+    "stats nvfp4-csf-hf nvfp4-dense two-codecs-csf-hf": ["nvfp4-csf-hf", "two-codecs-csf-hf"],
     "inspect nvfp4-csf-hf --top 3": ["model.language_model.layers.2.mlp.experts.3.down_proj.weight_scale"],
     "inspect nvfp4-csf-hf *.layers.1.*.2.gate_proj --values": ["model-00002-of-00003.safetensors"],
     "plan nvfp4-csf-hf --gpu-memory 4MiB": ["gate_proj"],
