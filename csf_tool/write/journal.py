@@ -350,6 +350,7 @@ class Journal:
         wanted = run.describe()
         differing = [key for key in wanted if key not in MAY_DIFFER and found.get(key) != wanted[key]]
         if differing:
+            differing = ["operation"] if "operation" in differing else differing  # which says all of it
             what = "; ".join(f"{k}: {json.dumps(found.get(k))} there, {json.dumps(wanted[k])} now" for k in differing)
             problem = f"holds an unfinished run of something else ({what}); give another folder, or remove this one"
             raise UsageError(problem, Code.OTHER_RUN, str(self._destination))
