@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, Index, find_index
+from csf_tool.checkpoint.index import INDEX_NAME, Index, find_index, is_index_name
 from csf_tool.checkpoint.numbered import numbered_sets
 from csf_tool.checkpoint.repository import Repository
 from csf_tool.choices import Target
@@ -132,7 +132,7 @@ class Layout:
     @classmethod
     def is_document(cls, name: str) -> bool:
         """Whether a file is one of those that say what a checkpoint is: a few megabytes beside its shards."""
-        return "/" not in name and (name in CONFIG_FILES or name.endswith(INDEX_SUFFIX))
+        return "/" not in name and (name in CONFIG_FILES or is_index_name(name))
 
     @classmethod
     def needed_of(cls, root: Path) -> tuple[list[str], list[str]] | None:

@@ -6,7 +6,7 @@ The list is the index. Without one it is the header of `model.safetensors`, whic
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from csf_tool.checkpoint.index import INDEX_SUFFIX, Index
+from csf_tool.checkpoint.index import Index, is_index_name
 from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import Problem, Problems
@@ -123,7 +123,7 @@ def note_other_indexes(checkpoint: Checkpoint, index: Index) -> None:
     """Warn of further indexes at the top that place tensors in shards that are left aside."""
     aside = set(checkpoint.aside)
     for name in names_in(index.root) if aside else ():
-        if not name.endswith(INDEX_SUFFIX) or name.startswith(".") or name == index.name:
+        if not is_index_name(name) or name.startswith(".") or name == index.name:
             continue
         try:
             shards = Index(index.root, name).shards & aside

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, MAP_KEY, find_index, read_index
+from csf_tool.checkpoint.index import INDEX_NAME, MAP_KEY, find_index, is_index_name, read_index
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.marks import strip_encoding
 from csf_tool.checkpoint.model import Checkpoint
@@ -192,7 +192,7 @@ def _json_difference(name: str, ours: Path, theirs: Path) -> Finding | None:
     mine, other = map(parse_values, raws)
     if repeated := mine.repeated or other.repeated:
         return Finding(f"{'' if mine.repeated else 'in the reference: '}{repeated}", Code.INVALID_JSON)
-    if name.endswith(INDEX_SUFFIX) and "/" not in name and (_lists_streams(mine) or _lists_streams(other)):
+    if is_index_name(name) and "/" not in name and (_lists_streams(mine) or _lists_streams(other)):
         return None  # the shards themselves say where a tensor is, and they have been compared
     return difference(mine.value, other.value)
 
