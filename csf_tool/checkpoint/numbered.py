@@ -22,7 +22,7 @@ _NUMBERED = re.compile(
 
 
 class NumberedSet(NamedTuple):
-    """What the names of a set have in common."""
+    """The parts that all names of a set have in common."""
 
     before: str
     of: str

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.index import INDEX_NAME, MAP_KEY, find_index, is_index_name, read_index
+from csf_tool.checkpoint.index import INDEX_NAME, MAP_KEY, Index, find_index, is_index_name, read_index
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.marks import strip_encoding
 from csf_tool.checkpoint.model import Checkpoint
@@ -114,7 +114,8 @@ def compare_side_files(
     for name in sorted({*ours, *theirs} - {shard.name for side in sides for shard in side.shards}):
         mine, other = _one_a_side(name, sides, (ours, theirs))
         if mine is None or other is None:
-            if name not in aside and (mine is None or _is_complete(reference)):
+            having = reference if mine is None else checkpoint
+            if name not in aside and (mine is None or _is_complete(reference)) and not _is_second_index(name, having):
                 found.problems.append(Problem(*(_MISSING if mine is None else _SURPLUS), (folder / name).as_posix()))
         elif not _is_left_out(checkpoint, mine) and not _is_left_out(reference, other):
             found.files += 1
@@ -124,6 +125,17 @@ def compare_side_files(
     if not shards_only:
         _compare_indexes(found, checkpoint, reference)
     return found
+
+
+def _is_second_index(name: str, having: Checkpoint) -> bool:
+    """Whether a file lists nothing but shards that were compared or left aside: another form has no use for it."""
+    if "/" in name or not is_index_name(name):
+        return False
+    known = {*having.aside, *(having.layout.dense_name(shard.name) for shard in having.shards)}
+    try:
+        return Index(having.layout.model_root, name).shards <= known
+    except CheckpointError:
+        return False
 
 
 def _one_a_side(
