@@ -90,6 +90,25 @@ KINDS = [
          tensor(f"{MODULE}.weight", "U8", ROWS * K // 2, 1), "FP4 or NF4", "shape", "64 values"),
     Kind("an FP8 vector", tensor(f"{MODULE}.weight_scale", "F32", 2), tensor(f"{MODULE}.weight", "F8_E4M3", 64), "FP8",
          "not-fp4", "32 values", is_fp4=False),
+    Kind(
+        "TensorRT-LLM",
+        tensor(f"{MODULE}.weights_block_scaling_factor", "F8_E4M3", ROWS, K // 16),
+        FP4,
+        *("NVFP4", "name", "16 values", 16),
+    ),
+    Kind("a name of its own", tensor(f"{MODULE}.sf", "F8_E8M0", ROWS, K // 32), FP4, "MXFP4", "name", "32 values", 32),
+    Kind(
+        "exponents",
+        tensor(f"{M}.w13_exponents", "U8", E, ROWS, K // 32),
+        tensor(f"{M}.w13_weight", "U8", E, ROWS, K // 2),
+        *("MXFP4", "stacked", "32 values", 32, E),
+    ),
+    Kind(
+        "nunchaku",
+        tensor(f"{MODULE}.wscales", "F8_E4M3", K // 16, ROWS),
+        tensor(f"{MODULE}.qweight", "I8", ROWS, K // 2),
+        *("NVFP4", "transposed", "16 values", 16),
+    ),
     plain("NVFP4 as U8", "U8", (ROWS, K // 16), FP4, "NVFP4", "stored-as-u8", "16 values", 16),
     plain("E8M0 for 16", "F8_E8M0", (ROWS, K // 16), FP4, "FP4", "label", "16 values", 16),
     plain("E4M3 for 32", "F8_E4M3", (ROWS, K // 32), FP4, "FP4", "label", "32 values", 32),
@@ -258,9 +277,44 @@ def test_other_scales_are_none_of_weights(tmp_path: Path) -> None:
         tensor("model.layers.0.self_attn.q_proj.input_scale", "F32"),
         tensor("logit_scale", "F32"),
         tensor("model.layers.0.layer_scale", "F32", 64),
+        tensor("model.layers.0.scale_shift_table", "F8_E4M3", 6, 64),
+        tensor("model.layers.0.attn.logit_scale", "F8_E4M3", 8, 1, 1),
+        tensor("model.layers.0.ls.layer_scale", "F8_E4M3", 1, 1, 64),
+        tensor("model.layers.0.attn.mask", "U8", 64, 64),
+        tensor(f"{M}.0.up_proj.channel_scale", "BF16", 16),
     ]
     root = write_hf(tmp_path, {"model.safetensors": list(map(cut, tensors))})
     assert json.loads(run("stats", root, "--json").stdout)["other_scales"] == []
+
+
+def test_scales_beside_fp4_block_scales_are_scales_of_scales(tmp_path: Path) -> None:
+    tensors = [
+        tensor(f"{MODULE}.qweight", "I8", ROWS, K // 2),
+        tensor(f"{MODULE}.wscales", "F8_E4M3", K // 16, ROWS),
+        tensor(f"{MODULE}.wcscales", "BF16", ROWS),
+        tensor(f"{MODULE}.wtscale", "BF16", 1),
+    ]
+    root = write_hf(tmp_path, {"model.safetensors": list(map(cut, tensors))}, config={})
+    found = json.loads(run("stats", root, "--json").stdout)["other_scales"]
+    assert [(entry["weights"], entry["reason"]) for entry in found] == [
+        ("NVFP4", "transposed"),
+        ("NVFP4", "second-level"),
+        ("NVFP4", "second-level"),
+    ]
+    says(run("stats", root), "nunchaku's layout (SVDQuant)")
+
+
+def test_what_fits_a_weight_that_has_its_scales_is_none(tmp_path: Path) -> None:
+    tensors = [
+        tensor(f"{MODULE}.weight", "U8", ROWS, K // 2),
+        tensor(f"{MODULE}.scales", "F16", ROWS, K // 32),
+        tensor(f"{MODULE}.zero_points", "U8", ROWS, K // 32),
+        *matrix("model.layers.1.mlp.up_proj", NVFP4, 1),
+        tensor("model.layers.1.mlp.up_proj.zero_points", "U8", 16, 2),
+    ]
+    root = write_hf(tmp_path, {"model.safetensors": list(map(cut, tensors))}, config={})
+    found = json.loads(run("stats", root, "--json").stdout)["other_scales"]
+    assert [(entry["weights"], entry["first"]) for entry in found] == [("INT4 (or INT8)", f"{MODULE}.scales")]
 
 
 def test_a_block_scale_without_a_weight_is_counted(tmp_path: Path) -> None:

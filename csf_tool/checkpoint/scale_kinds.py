@@ -61,7 +61,7 @@ _FP4 = "FP4"
 _FLAT = "FP4 or NF4"
 _TITLES = tuple(fmt.title for fmt in FORMATS)
 
-_BYTE_DTYPES = ("U8", *(dtype for fmt in FORMATS for dtype in fmt.dense_dtypes if dtype != "U8"))
+BYTE_DTYPES = ("U8", *(dtype for fmt in FORMATS for dtype in fmt.dense_dtypes if dtype != "U8"))
 _PACKED = ("U8", "I8")
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _BLOCKS = (1, 16, 32, 64, 128, 256, 512)
@@ -108,7 +108,7 @@ def second_level(scale: Looks, of: ScaleKind) -> ScaleKind:
 
 
 def _without_weight(scale: Looks, weight: Looks | None) -> ScaleKind | None:
-    if scale.dtype not in _BYTE_DTYPES or len(scale.shape) < 2:
+    if scale.dtype not in BYTE_DTYPES or min(prod(scale.shape[:-1]), *scale.shape[-1:]) < 2:
         return None
     why = f"its weight is {weight.dtype}, not FP4 codes" if weight else _WHY[Reason.NO_WEIGHT]
     return _kind(UNKNOWN, "", Reason.NO_WEIGHT, scale, None, why)
@@ -127,12 +127,17 @@ def _fp4(scale: Looks, weight: Looks) -> ScaleKind | None:
     if len(scale.shape) == 1 and weight.shape[1:] == (1,) and scale.shape[0] and prod(weight.shape):
         scope = f"{2 * weight.shape[0] // scale.shape[0]} values"
         return _kind(_FLAT, scope, Reason.SHAPE, scale, None, "a flat list of numbers (bitsandbytes), no matrix")
-    if scale.dtype not in _BYTE_DTYPES or len(scale.shape) < 2:
+    if scale.dtype not in BYTE_DTYPES or len(scale.shape) < 2:
         return None
+    groups = {fmt.group_size for fmt in FORMATS}
     for axis, dims in _unpacked(weight, 1 if weight.dtype == "F4" else 2):
         group = _only_group(_block(dims, scale.shape), axis)
-        if group in {fmt.group_size for fmt in FORMATS}:
+        if group in groups:
             return _of_group(scale, weight, group, axis)
+    turned = scale._replace(shape=scale.shape[::-1]) if len(scale.shape) == 2 else scale
+    for _, dims in _unpacked(weight, 1 if weight.dtype == "F4" else 2):
+        if (group := _only_group(_block(dims, turned.shape), -1)) in groups:
+            return _of_group(scale, weight, group, -2)
     fits = f"{scale} does not fit its weight, {weight}"
     return _kind(_FP4, "", Reason.SHAPE, scale, None, fits)
 
@@ -165,7 +170,7 @@ def _mlx(scale: Looks, weight: Looks, has_biases: bool) -> ScaleKind | None:
         return ScaleKind(
             "integers with biases (MLX, affine)", "", Reason.NOT_FP4, _WHY[Reason.NOT_FP4], None, prod(scale.shape[:-2])
         )
-    if scale.dtype in _BYTE_DTYPES and words in _MLX_KINDS:
+    if scale.dtype in BYTE_DTYPES and words in _MLX_KINDS:
         weights, group = _MLX_KINDS[words]
         reason = Reason.MLX if weights in _TITLES else Reason.NOT_FP4
         return _kind(weights, f"{group} values", reason, scale, group)
