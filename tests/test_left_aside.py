@@ -402,6 +402,18 @@ def test_a_stale_index_says_that_others_are_here(tmp_path: Path) -> None:
         )
 
 
+def test_a_stale_index_beside_everything_in_one_file(tmp_path: Path) -> None:
+    root = mini_hf(tmp_path)
+    single(root)
+    for name in (ONE, TWO):
+        (root / name).unlink()
+    result = run("stats", root)
+    assert result.exit_code == 1
+    says(result, "not one of 2 shards can be read", f"{SINGLE} counts once {INDEX} is moved away")
+    (root / INDEX).unlink()
+    assert run("stats", root).exit_code == 0
+
+
 def test_a_copy_of_a_shard_that_is_not_there(tmp_path: Path) -> None:
     root = mini_hf(tmp_path)
     (root / ONE).rename(root / COPY)

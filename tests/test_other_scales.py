@@ -109,6 +109,15 @@ KINDS = [
         tensor(f"{MODULE}.qweight", "I8", ROWS, K // 2),
         *("NVFP4", "transposed", "16 values", 16),
     ),
+    plain("a list", "F8_E4M3", (ROWS * K // 16,), FP4, "NVFP4", "shape", "16 values", 16),
+    plain("an axis too many", "F8_E4M3", (ROWS, K // 16, 1), FP4, "NVFP4", "shape", "16 values", 16),
+    plain("an axis between", "U8", (ROWS, 1, K // 32), FP4, "MXFP4", "shape", "32 values", 32),
+    Kind(
+        "words of 32 bits",
+        tensor(f"{MODULE}.weight_scale", "F8_E4M3", ROWS, K // 16),
+        tensor(f"{MODULE}.weight", "I32", ROWS, K // 8),
+        *("NVFP4", "shape", "16 values", 16),
+    ),
     plain("NVFP4 as U8", "U8", (ROWS, K // 16), FP4, "NVFP4", "stored-as-u8", "16 values", 16),
     plain("E8M0 for 16", "F8_E8M0", (ROWS, K // 16), FP4, "FP4", "label", "16 values", 16),
     plain("E4M3 for 32", "F8_E4M3", (ROWS, K // 32), FP4, "FP4", "label", "32 values", 32),
@@ -240,6 +249,15 @@ def test_the_rows_of_all_experts_in_one_matrix(module: str, tmp_path: Path) -> N
     assert says(done, f"1 plane, as {module}.weight_scale, with the rows of all experts: csf-tool reads such planes")
     assert run("expand", tmp_path / "csf", tmp_path / "back").exit_code == 0
     assert tree(tmp_path / "back")["model.safetensors"] == (root / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["share_expert", "shared_expert", "share_experts", "expert_gate", "shared_experts"])
+def test_shared_experts_are_not_the_rows_of_all_experts(name: str, tmp_path: Path) -> None:
+    tensors = matrix(f"model.layers.0.moe.{name}.up_proj", NVFP4, 1, rows=64)
+    root = write_hf(tmp_path / "in", {"model.safetensors": tensors}, config={"model_type": "mini"})
+    done = run("compress", root, tmp_path / "csf", "--keep-larger")
+    assert done.exit_code == 2
+    assert says(done, "not a routed expert's")
 
 
 def test_a_matrix_of_all_experts_may_be_too_large_for_a_plane(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def _open_hf(folder: Folder, *, all_shards: bool) -> Checkpoint:
         _read_shards(checkpoint, listed, read)
         take_unlisted(checkpoint, others, Deciding.by_index(index, checkpoint.shards), read)
         note_other_indexes(checkpoint, index)
-    _require_a_shard(checkpoint, listed + others)
+    _require_a_shard(checkpoint, listed + others if all_shards else listed or others)
     return _finish(checkpoint)
 
 

@@ -91,7 +91,7 @@ def kind_of(scale: Looks, weight: Looks | None, *, has_biases: bool = False) -> 
     if weight.dtype == "U32":
         return _mlx(scale, weight, has_biases)
     if weight.dtype == "I32":
-        return _integers(scale, weight, "INT4 (or INT8)", 8)
+        return _words(scale, weight) or _integers(scale, weight, "INT4 (or INT8)", 8)
     if weight.dtype.startswith("F8_"):
         return _fp8(scale, weight)
     if weight.dtype in (*_PACKED, "F4"):
@@ -122,11 +122,37 @@ def _kind(weights: str, scope: str, reason: Reason, scale: Looks, group: int | N
     return ScaleKind(weights, scope, reason, why or _WHY[reason], group, matrices)
 
 
+def _words(scale: Looks, weight: Looks) -> ScaleKind | None:
+    """The kind of an FP4 format's scale beside words of 32 bits; None where it is not of one."""
+    for axis, dims in _unpacked(weight, 8):
+        group = _only_group(_block(dims, scale.shape), axis)
+        for fmt in FORMATS:
+            if fmt.group_size == group and scale.dtype == fmt.dense_dtype:
+                why = f"its weight is {weight}, words that may hold FP4 codes: no reader looks for CSF planes there"
+                return _kind(fmt.title, f"{group} values", Reason.SHAPE, scale, group, why)
+    return None
+
+
+def _flattened(scale: Looks, weight: Looks) -> ScaleKind | None:
+    """The kind of a scale of an FP4 matrix that is no matrix itself, for it is a list, or has axes of length 1."""
+    rows, packed = weight.shape
+    k = packed if weight.dtype == "F4" else 2 * packed
+    axes = [length for length in scale.shape if length > 1]
+    for fmt in FORMATS:
+        cols = k // fmt.group_size
+        if scale.dtype in fmt.dense_dtypes and not k % fmt.group_size and axes in ([rows, cols], [rows * cols]):
+            why = f"it is {scale}, no matrix"
+            return ScaleKind(fmt.title, f"{fmt.group_size} values", Reason.SHAPE, why, fmt.group_size)
+    return None
+
+
 def _fp4(scale: Looks, weight: Looks) -> ScaleKind | None:
     """The kind of a scale beside what may be FP4 codes; None where the scale has a dtype of no FP4 format."""
     if len(scale.shape) == 1 and weight.shape[1:] == (1,) and scale.shape[0] and prod(weight.shape):
         scope = f"{2 * weight.shape[0] // scale.shape[0]} values"
         return _kind(_FLAT, scope, Reason.SHAPE, scale, None, "a flat list of numbers (bitsandbytes), no matrix")
+    if len(weight.shape) == 2 != len(scale.shape) and (found := _flattened(scale, weight)):
+        return found
     if scale.dtype not in BYTE_DTYPES or len(scale.shape) < 2:
         return None
     groups = {fmt.group_size for fmt in FORMATS}
