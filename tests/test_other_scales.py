@@ -109,6 +109,11 @@ KINDS = [
         tensor(f"{MODULE}.qweight", "I8", ROWS, K // 2),
         *("NVFP4", "transposed", "16 values", 16),
     ),
+    plain(
+        *("MXFP6", "U8", (ROWS, K // 32), tensor(f"{MODULE}.weight", "U8", ROWS, 3 * K // 4)),
+        *("MXFP6", "not-fp4", "32 values", 32),
+        is_fp4=False,
+    ),
     plain("a list", "F8_E4M3", (ROWS * K // 16,), FP4, "NVFP4", "shape", "16 values", 16),
     plain("an axis too many", "F8_E4M3", (ROWS, K // 16, 1), FP4, "NVFP4", "shape", "16 values", 16),
     plain("an axis between", "U8", (ROWS, 1, K // 32), FP4, "MXFP4", "shape", "32 values", 32),
@@ -333,6 +338,12 @@ def test_what_fits_a_weight_that_has_its_scales_is_none(tmp_path: Path) -> None:
     root = write_hf(tmp_path, {"model.safetensors": list(map(cut, tensors))}, config={})
     found = json.loads(run("stats", root, "--json").stdout)["other_scales"]
     assert [(entry["weights"], entry["first"]) for entry in found] == [("INT4 (or INT8)", f"{MODULE}.scales")]
+
+
+def test_scales_of_a_name_that_stands_twice_are_no_others(tmp_path: Path) -> None:
+    for name in ("high.safetensors", "low.safetensors"):
+        write_hf(tmp_path, {name: matrix("blocks.0.q", NVFP4, 1)}, index=False)
+    assert json.loads(run("stats", tmp_path, "--json").stdout)["other_scales"] == []
 
 
 def test_a_block_scale_without_a_weight_is_counted(tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ class _Search:
         ending = _ENDING.search(f".{last}")
         cut = len(ending[0]) if ending else len(last) + 1
         for row in stored.rows_by_last[last]:
-            if row in self._planes:
-                continue
+            if row in self._planes or stored.row_of[stored.names[row]] != row:
+                continue  # a name that stands twice is said to; the other of its tensors may be a plane
             stem = stored.names[row][:-cut]
             weight = self._weight(stem, row)
             if ending is None and weight is None:

@@ -164,8 +164,17 @@ def _fp4(scale: Looks, weight: Looks) -> ScaleKind | None:
     for _, dims in _unpacked(weight, 1 if weight.dtype == "F4" else 2):
         if (group := _only_group(_block(dims, turned.shape), -1)) in groups:
             return _of_group(scale, weight, group, -2)
+    if _is_mxfp6(scale, weight):
+        return _kind("MXFP6", "32 values", Reason.NOT_FP4, scale, 32)
     fits = f"{scale} does not fit its weight, {weight}"
     return _kind(_FP4, "", Reason.SHAPE, scale, None, fits)
+
+
+def _is_mxfp6(scale: Looks, weight: Looks) -> bool:
+    """Whether a weight may hold four codes in three bytes, with a scale for 32 of them."""
+    *rows, packed = weight.shape
+    is_of_mx = scale.dtype in ("U8", "F8_E8M0") and weight.dtype == "U8"
+    return is_of_mx and not packed % 24 and scale.shape == (*rows, packed // 24)
 
 
 def _of_group(scale: Looks, weight: Looks, group: int, axis: int) -> ScaleKind:

@@ -18,7 +18,16 @@ from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.codes import Code, Finding
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.reader import CHUNK_BYTES, MAX_JSON_BYTES, RandomReader, file_size, is_file, is_folder, read_document
+from csf_tool.disk.reader import (
+    CHUNK_BYTES,
+    MAX_JSON_BYTES,
+    RandomReader,
+    exists,
+    file_size,
+    is_file,
+    is_folder,
+    read_document,
+)
 from csf_tool.errors import CheckpointError
 from csf_tool.prove.beside import all_files, files_beside, folders_like_files, is_far
 from csf_tool.prove.compare import same_bytes
@@ -26,6 +35,8 @@ from csf_tool.prove.json_values import Document, difference, parse_values
 
 _MISSING = Finding("missing; the reference has it", Code.REFERENCE_NAMES)
 _SURPLUS = Finding("the reference does not have it", Code.REFERENCE_NAMES)
+_CONFIG_OF_MISTRAL = "params.json"
+"""Config of a model in Mistral's own format, which has no other."""
 
 _ENCODINGS = {"utf-8-sig": "UTF-8 with a byte order mark"} | {
     f"utf-{bits}{order}": f"UTF-{bits}" for bits in (16, 32) for order in ("", "-le", "-be")
@@ -59,8 +70,10 @@ def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
             text = "a shard that no hash covers: readers that take every shard of a folder would take it"
             found.error(text, Code.SHARD_NOT_IN_MANIFEST, name)
     if layout.expects_config and not os.path.lexists(checkpoint.root / CONFIG_FILES[0]):
-        text = "not there: nothing says what model this is, nor which modules have CSF streams"
-        found.warn(text, Code.MISSING_FILE, CONFIG_FILES[0])
+        is_csf = bool(checkpoint.plane_table)
+        if is_csf or not exists(checkpoint.root / _CONFIG_OF_MISTRAL):
+            nor = ", nor which modules have CSF streams" if is_csf else ""
+            found.warn(f"not there: nothing says what model this is{nor}", Code.MISSING_FILE, CONFIG_FILES[0])
     return found
 
 
