@@ -58,7 +58,7 @@ class Code(StrEnum):
     INDEX_LACKS_TENSOR = "index-lacks-tensor", "The index does not list a tensor that a shard holds."
     INDEX_NAMES_MISSING_TENSOR = "index-names-missing-tensor", "The index lists a tensor that no shard holds."
     INDEX_NAMES_OTHER_SHARD = "index-names-other-shard", "The index places a tensor in another shard than holds it."
-    SHARD_LEFT_ASIDE = "shard-left-aside", "A shard is not in the index, and its tensors stand in those that are."
+    SHARD_LEFT_ASIDE = "shard-left-aside", "A shard is not in the index, and what it holds stands in those that are."
     RANK_FILES = "rank-files", "There is one file a rank of a tensor-parallel engine, and no whole tensors."
     TENSOR_IN_TWO_SHARDS = "tensor-in-two-shards", "Two shards hold a tensor of one name."
 

@@ -419,6 +419,11 @@ def grouped(*exceptions: str) -> dict[str, object]:
     }
 
 
+def targeted(*targets: str) -> dict[str, object]:
+    groups = {"group_0": {"format": "nvfp4-pack-quantized", "targets": targets}}
+    return {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": []}}
+
+
 def by_layer(*modules: str) -> dict[str, object]:
     layers = {module: {"quant_algo": "NVFP4", "group_size": 16} for module in modules}
     return {"quantization_config": {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}}
@@ -447,6 +452,18 @@ ALL_FP4 = [f"model.layers.{layer}.mlp.up_proj" for layer in (1, 2, 3)]
         (grouped("re:model\\.layers\\.0\\.(mlp|self_attn)\\..*$"), ""),
         (grouped("model.layers.0.mlp.up_proj", "re:.*layers\\.1\\.mlp.*"), "model.layers.1.mlp.up_proj"),
         (grouped("re:" + "(a*)*" * 90 + "b", "model.layers.0.mlp.up_proj"), ""),
+        (uniform("language_model.model.layers.0.mlp.up_proj"), ""),
+        (uniform("language_model.model.layers.0*"), ""),
+        (uniform("language_model.model.layers.1*"), "model.layers.0.mlp.up_proj"),
+        (grouped("re:^language_model\\.model\\.layers\\.0\\..*"), ""),
+        (grouped("re:.*layers\\.(0|5)\\.mlp.*"), ""),
+        (grouped("re:.*layers\\.\\d+\\.self_attn.*", "model.layers.0.mlp.up_proj"), ""),
+        (grouped("re:.*layers\\.[05]\\.mlp\\.up_proj"), ""),
+        (grouped("model.layers.0.mlp.gate_up_proj"), ""),
+        (grouped("model.layers.0.self_attn.qkv_proj"), "model.layers.0.mlp.up_proj"),
+        (targeted("Linear"), "model.layers.0.mlp.up_proj"),
+        (targeted("re:.*layers\\.[1-3]\\..*"), ""),
+        (targeted(*ALL_FP4), ""),
         (by_layer(*ALL_FP4), ""),
         (by_layer(*ALL_FP4, "model.layers.0.mlp"), "model.layers.0.mlp.up_proj"),
         (by_layer(*ALL_FP4, "model.layers.0.self_attn.q_proj"), "model.layers.0.self_attn.q_proj"),
@@ -460,3 +477,20 @@ def test_what_the_config_says_is_quantised_is(config: dict[str, object], named: 
     assert [p.tensor for p in found] == ([named] if named else [])
     assert {p.severity for p in found} <= {Severity.WARNING}
     assert run("verify", root, "--quick").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("layers", "is_named"),
+    [
+        ({}, True),
+        ({"num_hidden_layers": 5}, True),
+        ({"num_hidden_layers": 4}, False),
+        ({"text_config": {"num_hidden_layers": 4}, "vision_config": {"num_hidden_layers": 2}}, False),
+        ({"num_hidden_layers": "4"}, True),
+    ],
+)
+def test_a_draft_layer_may_be_plain(layers: dict[str, object], is_named: bool, tmp_path: Path) -> None:
+    tensors = FP4 + plain("model.layers.4.mlp.up_proj.weight")
+    root = write_hf(tmp_path, {shard_name(1, 1): tensors}, config={"model_type": "mini", **uniform(), **layers})
+    found = [p.tensor for p in open_checkpoint(root).problems if p.code is Code.CONFIG_PRECISION]
+    assert found == (["model.layers.4.mlp.up_proj"] if is_named else [])

@@ -82,6 +82,43 @@ def other_form(root: Path) -> list[str]:
     return [write_shard(root / "old.safetensors", tensors if is_csf else compressed(tensors, NVFP4)).name]
 
 
+def in_names_of_another_scheme(root: Path) -> list[Tensor]:
+    """The model's tensors, called as Mistral calls them."""
+    new = {"model.": "", "mlp.experts": "experts", "gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+    found = []
+    for tensor in stored(root):
+        name = tensor.name.replace(".norm.", ".attention_norm.")
+        for word, instead in new.items():
+            name = name.replace(word, instead)
+        found.append(Tensor(name, tensor.dtype, tensor.shape, tensor.data))
+    return found
+
+
+def renamed(root: Path) -> list[str]:
+    """All in one file, under the names of another scheme."""
+    return [write_shard(root / "consolidated.safetensors", in_names_of_another_scheme(root)).name]
+
+
+def renamed_with_index(root: Path) -> list[str]:
+    """A set under the names of another scheme, with an index of its own."""
+    names = [f"consolidated-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    tensors = in_names_of_another_scheme(root)
+    for i, name in enumerate(names):
+        write_shard(root / name, tensors[i::2])
+    placed = {tensor.name: names[i % 2] for i, tensor in enumerate(tensors)}
+    write_json(root / "consolidated.safetensors.index.json", {"metadata": {}, "weight_map": placed})
+    return [*names, "consolidated.safetensors.index.json"]
+
+
+def older_prefix(root: Path) -> list[str]:
+    """A set that a repository had before its modules were called otherwise."""
+    names = [shard_name(i, 4) for i in (1, 2, 3, 4)]
+    for i, name in enumerate(names):
+        moved = [Tensor(f"language_model.{t.name}", t.dtype, t.shape, t.data) for t in stored(root)[i::4]]
+        write_shard(root / name, moved)
+    return names
+
+
 def cut(root: Path) -> list[str]:
     """A copy that ends early."""
     copy(root)
@@ -107,7 +144,11 @@ def dangling(root: Path) -> list[str]:
     return [COPY]
 
 
-STRAYS: list[Stray] = [copy, split, single, consolidated, with_index, other_form, cut, no_header, empty, dangling]
+RENAMED: list[Stray] = [renamed, renamed_with_index, older_prefix]
+STRAYS: list[Stray] = [
+    *(copy, split, single, consolidated, with_index, other_form, cut, no_header, empty, dangling),
+    *RENAMED,
+]
 ONLY_HEADERS: list[tuple[str, ...]] = [("stats",), ("plan",), ("inspect",), ("identity", "--by", "sizes")]
 
 
@@ -180,6 +221,20 @@ def test_what_the_reference_leaves_aside_is_not_missed(tmp_path: Path, stray: St
     assert not names & set(failed)
 
 
+@pytest.mark.parametrize("stray", [with_index, renamed_with_index])
+@pytest.mark.parametrize("way", ["hf", "container"])
+def test_an_index_of_what_was_left_aside_is_not_missed(tmp_path: Path, stray: Stray, way: str) -> None:
+    root = mini_dense(tmp_path / "root")
+    stray(root)
+    (root / "model.fp8.safetensors.index.json").write_bytes((root / INDEX).read_bytes())
+    assert run("compress", root, tmp_path / "csf", "--keep-larger", "--to", way).exit_code == 0
+    result = run("verify", tmp_path / "csf", "--against", root)
+    assert result.exit_code == 0, result.output
+    says(result, "VERIFIED")
+    assert run("expand", tmp_path / "csf", tmp_path / "out").exit_code == 0
+    assert run("verify", tmp_path / "out", "--against", root).exit_code == 0
+
+
 @pytest.mark.parametrize("stray", STRAYS)
 @pytest.mark.parametrize("way", ["expand", "compress hf", "compress container", "convert container"])
 def test_commands_that_write_carry_what_the_index_lists(tmp_path: Path, stray: Stray, way: str) -> None:
@@ -235,6 +290,35 @@ def test_shards_of_other_tensors_are_carried(tmp_path: Path) -> None:
     says(result, f"model-mtp.safetensors: {INDEX} does not list this shard\n", f"{COPY}: {INDEX} does not list")
     assert (tmp_path / "out" / "model-mtp.safetensors").exists()
     assert not (tmp_path / "out" / COPY).exists()
+
+
+def draft(root: Path) -> list[Tensor]:
+    """A draft layer, whose tensors look like a layer's."""
+    return [Tensor(t.name.replace("model.", "mtp."), t.dtype, t.shape, t.data) for t in layer(0, NVFP4)]
+
+
+def further_layers(root: Path) -> list[Tensor]:
+    """As many layers as the index lists, and others."""
+    return [t for i in (2, 3) for t in layer(i, NVFP4)]
+
+
+def adapter(root: Path) -> list[Tensor]:
+    """An adapter with as many tensors as the model."""
+    names = [t.name.removesuffix(".weight") for t in stored(root)]
+    return [Tensor(f"base_model.{name}.lora_A.weight", "F32", (1,), b"lora") for name in names]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("make", [draft, further_layers, adapter])
+def test_what_is_no_copy_of_the_model_is_carried(
+    tmp_path: Path, make: Callable[[Path], list[Tensor]], shards: int
+) -> None:
+    root = mini_dense(tmp_path / "root", shards=shards)
+    write_shard(root / "other.safetensors", make(root), {"format": "pt"})
+    result = run("compress", root, tmp_path / "out", "--keep-larger")
+    assert result.exit_code == 0, result.output
+    says(result, f"other.safetensors: {INDEX} does not list this shard\n")
+    assert (tmp_path / "out" / "other.safetensors").exists()
 
 
 @pytest.mark.parametrize("has_index", [True, False])
@@ -316,6 +400,18 @@ def test_a_stale_index_says_that_others_are_here(tmp_path: Path) -> None:
         says(
             result, f"none that {INDEX} lists is there, as {ONE} (3 shards of other names here, as {shard_name(1, 3)})"
         )
+
+
+def test_a_stale_index_beside_everything_in_one_file(tmp_path: Path) -> None:
+    root = mini_hf(tmp_path)
+    single(root)
+    for name in (ONE, TWO):
+        (root / name).unlink()
+    result = run("stats", root)
+    assert result.exit_code == 1
+    says(result, "not one of 2 shards can be read", f"{SINGLE} counts once {INDEX} is moved away")
+    (root / INDEX).unlink()
+    assert run("stats", root).exit_code == 0
 
 
 def test_a_copy_of_a_shard_that_is_not_there(tmp_path: Path) -> None:

@@ -90,6 +90,39 @@ KINDS = [
          tensor(f"{MODULE}.weight", "U8", ROWS * K // 2, 1), "FP4 or NF4", "shape", "64 values"),
     Kind("an FP8 vector", tensor(f"{MODULE}.weight_scale", "F32", 2), tensor(f"{MODULE}.weight", "F8_E4M3", 64), "FP8",
          "not-fp4", "32 values", is_fp4=False),
+    Kind(
+        "TensorRT-LLM",
+        tensor(f"{MODULE}.weights_block_scaling_factor", "F8_E4M3", ROWS, K // 16),
+        FP4,
+        *("NVFP4", "name", "16 values", 16),
+    ),
+    Kind("a name of its own", tensor(f"{MODULE}.sf", "F8_E8M0", ROWS, K // 32), FP4, "MXFP4", "name", "32 values", 32),
+    Kind(
+        "exponents",
+        tensor(f"{M}.w13_exponents", "U8", E, ROWS, K // 32),
+        tensor(f"{M}.w13_weight", "U8", E, ROWS, K // 2),
+        *("MXFP4", "stacked", "32 values", 32, E),
+    ),
+    Kind(
+        "nunchaku",
+        tensor(f"{MODULE}.wscales", "F8_E4M3", K // 16, ROWS),
+        tensor(f"{MODULE}.qweight", "I8", ROWS, K // 2),
+        *("NVFP4", "transposed", "16 values", 16),
+    ),
+    plain(
+        *("MXFP6", "U8", (ROWS, K // 32), tensor(f"{MODULE}.weight", "U8", ROWS, 3 * K // 4)),
+        *("MXFP6", "not-fp4", "32 values", 32),
+        is_fp4=False,
+    ),
+    plain("a list", "F8_E4M3", (ROWS * K // 16,), FP4, "NVFP4", "shape", "16 values", 16),
+    plain("an axis too many", "F8_E4M3", (ROWS, K // 16, 1), FP4, "NVFP4", "shape", "16 values", 16),
+    plain("an axis between", "U8", (ROWS, 1, K // 32), FP4, "MXFP4", "shape", "32 values", 32),
+    Kind(
+        "words of 32 bits",
+        tensor(f"{MODULE}.weight_scale", "F8_E4M3", ROWS, K // 16),
+        tensor(f"{MODULE}.weight", "I32", ROWS, K // 8),
+        *("NVFP4", "shape", "16 values", 16),
+    ),
     plain("NVFP4 as U8", "U8", (ROWS, K // 16), FP4, "NVFP4", "stored-as-u8", "16 values", 16),
     plain("E8M0 for 16", "F8_E8M0", (ROWS, K // 16), FP4, "FP4", "label", "16 values", 16),
     plain("E4M3 for 32", "F8_E4M3", (ROWS, K // 32), FP4, "FP4", "label", "32 values", 32),
@@ -223,6 +256,15 @@ def test_the_rows_of_all_experts_in_one_matrix(module: str, tmp_path: Path) -> N
     assert tree(tmp_path / "back")["model.safetensors"] == (root / "model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("name", ["share_expert", "shared_expert", "share_experts", "expert_gate", "shared_experts"])
+def test_shared_experts_are_not_the_rows_of_all_experts(name: str, tmp_path: Path) -> None:
+    tensors = matrix(f"model.layers.0.moe.{name}.up_proj", NVFP4, 1, rows=64)
+    root = write_hf(tmp_path / "in", {"model.safetensors": tensors}, config={"model_type": "mini"})
+    done = run("compress", root, tmp_path / "csf", "--keep-larger")
+    assert done.exit_code == 2
+    assert says(done, "not a routed expert's")
+
+
 def test_a_matrix_of_all_experts_may_be_too_large_for_a_plane(tmp_path: Path) -> None:
     rows, cols = 1 << 18, 128
     tensors = [
@@ -258,9 +300,50 @@ def test_other_scales_are_none_of_weights(tmp_path: Path) -> None:
         tensor("model.layers.0.self_attn.q_proj.input_scale", "F32"),
         tensor("logit_scale", "F32"),
         tensor("model.layers.0.layer_scale", "F32", 64),
+        tensor("model.layers.0.scale_shift_table", "F8_E4M3", 6, 64),
+        tensor("model.layers.0.attn.logit_scale", "F8_E4M3", 8, 1, 1),
+        tensor("model.layers.0.ls.layer_scale", "F8_E4M3", 1, 1, 64),
+        tensor("model.layers.0.attn.mask", "U8", 64, 64),
+        tensor(f"{M}.0.up_proj.channel_scale", "BF16", 16),
     ]
     root = write_hf(tmp_path, {"model.safetensors": list(map(cut, tensors))})
     assert json.loads(run("stats", root, "--json").stdout)["other_scales"] == []
+
+
+def test_scales_beside_fp4_block_scales_are_scales_of_scales(tmp_path: Path) -> None:
+    tensors = [
+        tensor(f"{MODULE}.qweight", "I8", ROWS, K // 2),
+        tensor(f"{MODULE}.wscales", "F8_E4M3", K // 16, ROWS),
+        tensor(f"{MODULE}.wcscales", "BF16", ROWS),
+        tensor(f"{MODULE}.wtscale", "BF16", 1),
+    ]
+    root = write_hf(tmp_path, {"model.safetensors": list(map(cut, tensors))}, config={})
+    found = json.loads(run("stats", root, "--json").stdout)["other_scales"]
+    assert [(entry["weights"], entry["reason"]) for entry in found] == [
+        ("NVFP4", "transposed"),
+        ("NVFP4", "second-level"),
+        ("NVFP4", "second-level"),
+    ]
+    says(run("stats", root), "nunchaku's layout (SVDQuant)")
+
+
+def test_what_fits_a_weight_that_has_its_scales_is_none(tmp_path: Path) -> None:
+    tensors = [
+        tensor(f"{MODULE}.weight", "U8", ROWS, K // 2),
+        tensor(f"{MODULE}.scales", "F16", ROWS, K // 32),
+        tensor(f"{MODULE}.zero_points", "U8", ROWS, K // 32),
+        *matrix("model.layers.1.mlp.up_proj", NVFP4, 1),
+        tensor("model.layers.1.mlp.up_proj.zero_points", "U8", 16, 2),
+    ]
+    root = write_hf(tmp_path, {"model.safetensors": list(map(cut, tensors))}, config={})
+    found = json.loads(run("stats", root, "--json").stdout)["other_scales"]
+    assert [(entry["weights"], entry["first"]) for entry in found] == [("INT4 (or INT8)", f"{MODULE}.scales")]
+
+
+def test_scales_of_a_name_that_stands_twice_are_no_others(tmp_path: Path) -> None:
+    for name in ("high.safetensors", "low.safetensors"):
+        write_hf(tmp_path, {name: matrix("blocks.0.q", NVFP4, 1)}, index=False)
+    assert json.loads(run("stats", tmp_path, "--json").stdout)["other_scales"] == []
 
 
 def test_a_block_scale_without_a_weight_is_counted(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What each command answers for each kind of published checkpoint in tests/data/published."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 import csf_tool
 from csf_tool.errors import CheckpointError
 from tests.commands import run, says
-from tests.oracle import logical_tensors
+from tests.oracle import Tensors, logical_tensors
 
 KINDS = Path(__file__).parent / "data" / "published"
 
@@ -31,6 +32,12 @@ ANSWERS: dict[str, tuple[tuple[int, ...], dict[str, str]]] = {
     "rows-of-all-experts": (DENSE, {"compress": "with the rows of all experts: csf-tool reads such planes"}),
     "infinity-in-config": (DENSE, {"stats": "dense NVFP4", "compress": "6 NVFP4 planes"}),
     "second-split": (CSF, dict.fromkeys(COMMANDS, "all of its 11 tensors stand in 2 other shards as well: left aside")),
+    "consolidated-names": (CSF, dict.fromkeys(COMMANDS, "it holds a copy of the model under other names")),
+    "tensorrt-llm": (NO_CSF, {"stats": "a TensorRT-LLM checkpoint", "compress": "its name is none of those that"}),
+    "nunchaku": (
+        NO_CSF,
+        {"stats": "scales of NVFP4 that are no planes (nunchaku's", "compress": "its groups run down"},
+    ),
     "tied-head": (CSF, {"stats": "tie_word_embeddings in the config explains that", "expand": "6 planes decoded"}),
     "ranks": ((1,) * 8, dict.fromkeys(COMMANDS, "one file a rank (tensor parallel)")),
     "predecessor": (
@@ -38,6 +45,13 @@ ANSWERS: dict[str, tuple[tuple[int, ...], dict[str, str]]] = {
         dict.fromkeys(("stats", "verify", "inspect", "compress", "expand", "convert"), "x4t, the predecessor of CSF"),
     ),
 }
+
+
+def logical(root: Path) -> Tensors:
+    """The logical tensors of a folder, of the shards that its index lists, by the tests' own decoder."""
+    index = root / "model.safetensors.index.json"
+    listed = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else None
+    return logical_tensors(root, listed)
 
 
 def test_every_kind_has_its_answers() -> None:
@@ -55,7 +69,7 @@ def test_what_a_command_answers(kind: str, command: str, tmp_path: Path) -> None
     assert command != "stats" or "no FP4 block scales" not in result.output or kind in ("fp8-blocks", "predecessor")
     if destination and result.exit_code == 0:
         found = logical_tensors(tmp_path / "out")
-        assert {n: t.data for n, t in found.items()} == {n: t.data for n, t in logical_tensors(KINDS / kind).items()}
+        assert {n: t.data for n, t in found.items()} == {n: t.data for n, t in logical(KINDS / kind).items()}
         assert command != "compress" or (tmp_path / "out" / "config.json").exists() or kind == "rows-of-all-experts"
 
 
@@ -66,7 +80,7 @@ def test_safe_open_gives_the_logical_tensors(kind: str) -> None:
             csf_tool.safe_open(KINDS / kind, framework="np")
         return
     with csf_tool.safe_open(KINDS / kind, framework="np") as file:
-        assert set(file.keys()) == set(logical_tensors(KINDS / kind))
+        assert set(file.keys()) == set(logical(KINDS / kind))
 
 
 def test_the_config_with_infinity_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from csf_tool.checkpoint.open import MAX_NUMBERED_SHARDS, open_checkpoint
+from csf_tool.checkpoint.numbered import MAX_NUMBERED_SHARDS
+from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.cli import app
 from tests.building import (
     MXFP4,

@@ -19,6 +19,7 @@ from csf_tool.checkpoint.names import (
     Patterns,
     is_stream_suffix,
 )
+from csf_tool.checkpoint.numbered import numbered
 from csf_tool.checkpoint.planes import PACKED_DTYPES, weight_geometry
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.checkpoint.scale_kinds import wrong_label
@@ -112,8 +113,8 @@ def _may_lie_elsewhere(checkpoint: Checkpoint) -> bool:
         return True
     if not is_file(checkpoint.path):
         return False
-    is_numbered = re.search(r"-\d+-of-\d+\.", checkpoint.path.name)
-    return bool(is_numbered) or any(name.endswith(".index.json") for name in names_in(checkpoint.root))
+    is_numbered = numbered(checkpoint.path.name) is not None
+    return is_numbered or any(name.endswith(".index.json") for name in names_in(checkpoint.root))
 
 
 class _Search:

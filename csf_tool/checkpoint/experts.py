@@ -25,7 +25,8 @@ _NUMBER = re.compile(r"(?:(?<=[._-])|^|(?<=[A-Za-z]{3}))\d{1,9}(?=[._-]|$)")
 """A number in a name, which is a part of its own or follows a word, but not the one of `w1`."""
 
 _EXPERT = re.compile(r"experts?", re.IGNORECASE)
-_NO_EXPERT = re.compile(r"shared|attn|attention|heads?(?![a-z])", re.IGNORECASE)
+_ALL_EXPERTS = re.compile(r"experts(?![a-z])", re.IGNORECASE)
+_NO_EXPERT = re.compile(r"shared|share(?![a-z])|attn|attention|heads?(?![a-z])", re.IGNORECASE)
 _LAYER_BEFORE = re.compile(r"(?:^|[._])(?:layers?|blocks?|stages?|h)[._-]?$", re.IGNORECASE)
 """Words of modules that are alike in many copies, and no routed experts."""
 
@@ -99,7 +100,7 @@ class Experts:
     def are_all_in(self, scale: str, rows: int) -> bool:
         """Whether a scale has the rows of all experts, one after another: by its name, or a global scale for each."""
         module = module_of(scale)
-        if _EXPERT.search(module) and not _NO_EXPERT.search(module):
+        if _ALL_EXPERTS.search(module) and not _NO_EXPERT.search(module):
             return True
         if self._stored is None:
             return False

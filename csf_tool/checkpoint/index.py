@@ -1,5 +1,6 @@
 """model.safetensors.index.json: which shard holds which tensor."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,9 @@ from csf_tool.errors import CheckpointError
 
 INDEX_SUFFIX = ".safetensors.index.json"
 INDEX_NAME = "model" + INDEX_SUFFIX
+
+_OF_VARIANT = re.compile(r"(.+\.safetensors)\.index\.[^./]+\.json", re.DOTALL)
+"""The name of the index of a variant, as transformers and diffusers write it: `model.safetensors.index.fp8.json`."""
 
 MAP_KEY = "weight_map"
 
@@ -70,9 +74,21 @@ class Index:
 
 
 def find_index(root: Path) -> str | None:
-    """The name of the index file in a folder, preferring the usual one; hidden files are none (`._x` of macOS)."""
-    found = [name for name in names_in(root) if name.endswith(INDEX_SUFFIX) and not name.startswith(".")]
-    return INDEX_NAME if INDEX_NAME in found else min(found, default=None)
+    """The name of the index file in a folder, preferring the usual one; hidden files are none (`._x` of macOS).
+
+    The index of a variant is asked last, and only where no single file is there that loaders take before it.
+    """
+    names = [name for name in names_in(root) if not name.startswith(".")]
+    found = [name for name in names if name.endswith(INDEX_SUFFIX)]
+    if found:
+        return INDEX_NAME if INDEX_NAME in found else min(found)
+    variants = ((name, match[1]) for name in names if (match := _OF_VARIANT.fullmatch(name)))
+    return min((name for name, single in variants if single not in names), default=None)
+
+
+def is_index_name(name: str) -> bool:
+    """Whether a file is called as an index is, that of a variant included."""
+    return name.endswith(INDEX_SUFFIX) or bool(_OF_VARIANT.fullmatch(name))
 
 
 def read_index(root: Path, name: str) -> Index:

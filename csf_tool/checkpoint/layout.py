@@ -4,8 +4,6 @@
 in `checkpoint/known_layouts.py`; one that is written has a target in `write/targets.py` as well.
 """
 
-import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, Index, find_index
+from csf_tool.checkpoint.index import INDEX_NAME, Index, find_index, is_index_name
+from csf_tool.checkpoint.numbered import numbered_sets
 from csf_tool.checkpoint.repository import Repository
 from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat
@@ -42,9 +41,6 @@ class Cause(StrEnum):
     OTHER_INDEX = "index of tensors that are not there under these names any more"
     BESIDE = "the container's own, beside the model's files"
 
-
-_NUMBERED = re.compile(rf"(.*)-\d{{1,9}}-of-(\d{{1,9}}){re.escape(SHARD_SUFFIX)}", re.DOTALL | re.ASCII)
-"""The name of a shard of a numbered set."""
 
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "NOTICE", "COPYING")
 
@@ -136,7 +132,7 @@ class Layout:
     @classmethod
     def is_document(cls, name: str) -> bool:
         """Whether a file is one of those that say what a checkpoint is: a few megabytes beside its shards."""
-        return "/" not in name and (name in CONFIG_FILES or name.endswith(INDEX_SUFFIX))
+        return "/" not in name and (name in CONFIG_FILES or is_index_name(name))
 
     @classmethod
     def needed_of(cls, root: Path) -> tuple[list[str], list[str]] | None:
@@ -151,10 +147,10 @@ class Layout:
         if index := find_index(root):
             return sorted(Index(root, index).shards), [CONFIG_FILES[0]]
         names = [name for name in names_in(root) if name.endswith(SHARD_SUFFIX)]
-        numbered = Counter((match[1], int(match[2])) for name in names if (match := _NUMBERED.fullmatch(name)))
-        if any(there != total for (_, total), there in numbered.items()):
+        sets = numbered_sets(names)
+        if any(len(numbers) != int(of.total) for of, numbers in sets.items()):
             return [], []
-        return names, [INDEX_NAME] if numbered else []
+        return names, [INDEX_NAME] if sets else []
 
     @classmethod
     def stored_name(cls, file: str) -> str:

@@ -6,10 +6,11 @@ The list is the index. Without one it is the header of `model.safetensors`, whic
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from csf_tool.checkpoint.index import INDEX_SUFFIX, Index
+from csf_tool.checkpoint.index import Index, is_index_name
 from csf_tool.checkpoint.model import Checkpoint, Shard
-from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.checkpoint.names import dense_name
 from csf_tool.checkpoint.problems import Problem, Problems
+from csf_tool.checkpoint.renamed import renamed_copies
 from csf_tool.checkpoint.shard_headers import prepare, read_shard
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
@@ -34,13 +35,13 @@ class Deciding:
     @classmethod
     def by_index(cls, index: Index, listed: Iterable[Shard]) -> "Deciding":
         """The list that an index is, with what it forgot of those of its shards that are here."""
-        held = {_dense(name): shard.name for shard in listed for name in shard.header.names}
-        return cls(index.name, held | {_dense(name): shard for name, shard in index.weight_map.items()})
+        held = {dense_name(name): shard.name for shard in listed for name in shard.header.names}
+        return cls(index.name, held | {dense_name(name): shard for name, shard in index.weight_map.items()})
 
     @classmethod
     def by_single_file(cls, shard: Shard) -> "Deciding":
         """The list that the header of `model.safetensors` is."""
-        return cls(shard.name, {_dense(name): shard.name for name in shard.header.names}, is_index=False)
+        return cls(shard.name, {dense_name(name): shard.name for name in shard.header.names}, is_index=False)
 
     @property
     def about(self) -> str:
@@ -48,14 +49,10 @@ class Deciding:
         return f"{self.name} does not list this shard" if self.is_index else "no index lists this shard"
 
 
-def _dense(name: str) -> str:
-    """The name of a tensor in the dense checkpoint: streams and the scale that they stand for are one tensor."""
-    stream = parse_stream_name(name)
-    return stream.scale if stream else name
-
-
 def take_unlisted(checkpoint: Checkpoint, names: list[str], deciding: Deciding, read: Mapping[str, Shard]) -> None:
     """Add to a checkpoint those of its unlisted shards that hold other tensors, and leave the rest aside.
+
+    A copy of the model under other names is none of other tensors.
 
     `read` are shards that have been read already. The list alone decides, and not which of its shards are here: a run
     that removes its source must find the same ones again.
@@ -63,6 +60,7 @@ def take_unlisted(checkpoint: Checkpoint, names: list[str], deciding: Deciding, 
     listed = {shard.name: shard for shard in checkpoint.shards}
     lacks_listed = bool(checkpoint.lacking)  # what seems to be new may stand in these
     prepare(checkpoint, names)
+    others: dict[str, tuple[Shard, Problems]] = {}
     for name in names:
         problems = Problems()
         try:
@@ -76,16 +74,24 @@ def take_unlisted(checkpoint: Checkpoint, names: list[str], deciding: Deciding, 
                 checkpoint.lacking.append(name)
                 checkpoint.problems.append(Problem(error.problem, error.code, name))
             continue
-        homes = {tensor: home for tensor in shard.header.names if (home := deciding.homes.get(_dense(tensor)))}
+        homes = {tensor: home for tensor in shard.header.names if (home := deciding.homes.get(dense_name(tensor)))}
         if not homes:
-            checkpoint.shards.append(shard)
-            checkpoint.problems += problems
+            others[name] = shard, problems
         elif len(homes) < len(shard.header) and not lacks_listed:
             checkpoint.lacking.append(name)
             checkpoint.problems.error(_mixed(shard, deciding, homes), Code.TENSOR_IN_TWO_SHARDS, name)
         else:
             damage = f"; it is damaged: {problems[0].problem}" if problems else ""
             _leave_aside(checkpoint, name, _whole(shard, deciding, homes, listed) + damage)
+    found = [shard for shard, _ in others.values()]
+    copies = renamed_copies(found, deciding.homes, [] if lacks_listed else list(listed.values()))
+    for name, (shard, problems) in others.items():
+        if name in copies:
+            text = f"{deciding.about}: it holds a copy of the model under other names, as {shard.header.names[0]}"
+            _leave_aside(checkpoint, name, f"{text}: left aside ({_TAKEN_ALL_THE_SAME})")
+        else:
+            checkpoint.shards.append(shard)
+            checkpoint.problems += problems
 
 
 def _leave_aside(checkpoint: Checkpoint, name: str, text: str) -> None:
@@ -95,8 +101,10 @@ def _leave_aside(checkpoint: Checkpoint, name: str, text: str) -> None:
 
 def _whole(shard: Shard, deciding: Deciding, homes: Mapping[str, str], listed: Mapping[str, Shard]) -> str:
     """Why a shard does not count, all of whose tensors have another home."""
-    there = {home: {_dense(name) for name in listed[home].header.names} for home in {*homes.values()} & listed.keys()}
-    stand = all(_dense(name) in there.get(home, ()) for name, home in homes.items())
+    there = {
+        home: {dense_name(name) for name in listed[home].header.names} for home in {*homes.values()} & listed.keys()
+    }
+    stand = all(dense_name(name) in there.get(home, ()) for name, home in homes.items())
     number = len(shard.header)
     which = f"all of its {number:,} tensors" if number > 1 else "its only tensor"
     which = which if len(homes) == number else f"{len(homes):,} of its {number:,} tensors"
@@ -123,7 +131,7 @@ def note_other_indexes(checkpoint: Checkpoint, index: Index) -> None:
     """Warn of further indexes at the top that place tensors in shards that are left aside."""
     aside = set(checkpoint.aside)
     for name in names_in(index.root) if aside else ():
-        if not name.endswith(INDEX_SUFFIX) or name.startswith(".") or name == index.name:
+        if not is_index_name(name) or name.startswith(".") or name == index.name:
             continue
         try:
             shards = Index(index.root, name).shards & aside

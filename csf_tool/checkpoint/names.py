@@ -59,6 +59,12 @@ def parse_stream_name(name: str) -> StreamName | None:
     return StreamName(scale, *found) if found else None
 
 
+def dense_name(name: str) -> str:
+    """The name of a tensor in the dense checkpoint: streams and the scale that they stand for are one tensor."""
+    stream = parse_stream_name(name)
+    return stream.scale if stream else name
+
+
 def is_stream_suffix(suffix: str) -> bool:
     """Whether a name with this suffix is that of a stream, of a known format or an unknown one."""
     return bool(_STREAM_SUFFIX.fullmatch(suffix))

@@ -9,6 +9,7 @@ from csf_tool.checkpoint.hub_cache import advise_download, repositories_in
 from csf_tool.checkpoint.index import INDEX_SUFFIX
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.layout import Layout
+from csf_tool.checkpoint.left_aside import SINGLE_FILE
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.packages import OTHER_WEIGHTS, other_weights
 from csf_tool.checkpoint.ranks import folders_of_ranks
@@ -111,6 +112,8 @@ def no_shard_can_be_read(checkpoint: Checkpoint, listed_by: str, names: list[str
     else:
         aside = checkpoint.aside
         others = f" ({count(len(aside), 'shard')} of other names here, as {aside[0]})" if aside else ""
+        if SINGLE_FILE in aside:
+            others += f"; {SINGLE_FILE} counts once {listed_by} is moved away"
         download = advise_download(path, f"download the {SHARD_SUFFIX} files as well")
         refusal += f": none that {listed_by} lists is there, as {names[0]}{others}; {download}"
     return CheckpointError(refusal, code, str(path))

@@ -1,7 +1,6 @@
 """open_checkpoint: recognise what a path is, and read every header once."""
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +28,7 @@ from csf_tool.checkpoint.no_checkpoint import (
     no_such_place,
     not_a_checkpoint,
 )
+from csf_tool.checkpoint.numbered import whole_sets
 from csf_tool.checkpoint.other_scales import find_other_scales
 from csf_tool.checkpoint.packages import other_package, other_weights
 from csf_tool.checkpoint.planes import find_dense_planes, find_planes
@@ -44,9 +44,6 @@ from csf_tool.disk.reader import exists, is_file, is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.garbage import no_garbage_collection
 from csf_tool.text import brief
-
-MAX_NUMBERED_SHARDS = 10_000
-"""Largest number of shards in a set that names are trusted with: a name can claim any number."""
 
 
 @no_garbage_collection()
@@ -191,7 +188,7 @@ def _open_hf(folder: Folder, *, all_shards: bool) -> Checkpoint:
         _read_shards(checkpoint, listed, read)
         take_unlisted(checkpoint, others, Deciding.by_index(index, checkpoint.shards), read)
         note_other_indexes(checkpoint, index)
-    _require_a_shard(checkpoint, listed + others)
+    _require_a_shard(checkpoint, listed + others if all_shards else listed or others)
     return _finish(checkpoint)
 
 
@@ -205,7 +202,7 @@ def _read_without_index(checkpoint: Checkpoint, found: list[str]) -> None:
             take_unlisted(checkpoint, others, Deciding.by_single_file(single[SINGLE_FILE]), {})
     taken = {shard.name: shard for shard in checkpoint.shards}
     left = [name for name in found if name not in {*taken, *checkpoint.aside, *checkpoint.lacking}]
-    wanted = {*taken, *left, *_numbered_siblings([*taken, *left])} - {*checkpoint.aside, *checkpoint.lacking}
+    wanted = {*taken, *left, *whole_sets([*taken, *left])} - {*checkpoint.aside, *checkpoint.lacking}
     if len(taken) + len(left) > 1:
         text = "no index lists the shards: they are taken as they are; expand and compress write one"
         checkpoint.problems.warn(text, Code.NO_INDEX)
@@ -221,21 +218,6 @@ def _unlisted(checkpoint: Checkpoint, index: Index, found: list[str]) -> list[st
     folders = sorted({name.rpartition("/")[0] for name in index.shards if "/" in name})
     inside = [f"{folder}/{name}" for folder in folders for name in shard_files(index.root, folder, hub=checkpoint.hub)]
     return [name for name in [*found, *inside] if name not in index.shards]
-
-
-def _numbered_siblings(found: list[str]) -> list[str]:
-    """The names of all shards of a numbered set (`model-00002-of-00005.safetensors`) of which some are here."""
-    sets: dict[tuple[str, int, str], set[int]] = {}
-    for name in found:
-        if match := re.fullmatch(rf"(.*-)([0-9]+)-of-([0-9]+)\{SHARD_SUFFIX}", name):
-            stem, number, total = match.groups()
-            sets.setdefault((stem, len(number), total), set()).add(int(number))
-    siblings: list[str] = []
-    for (stem, width, total), numbers in sets.items():
-        if len(siblings) + int(total) <= MAX_NUMBERED_SHARDS:
-            first = 0 if 0 in numbers else 1
-            siblings += [f"{stem}{i:0{width}}-of-{total}{SHARD_SUFFIX}" for i in range(first, first + int(total))]
-    return siblings
 
 
 def _read_shards(checkpoint: Checkpoint, names: list[str], read: Mapping[str, Shard] = MappingProxyType({})) -> None:

@@ -10,18 +10,23 @@ from functools import cached_property
 from typing import NamedTuple
 
 from csf_tool.checkpoint.model import DenseTable, Located, PlaneTable, Stored
-from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK
-from csf_tool.checkpoint.scale_kinds import Looks, ScaleKind, kind_of, second_level
+from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, module_of
+from csf_tool.checkpoint.scale_kinds import BYTE_DTYPES, Looks, ScaleKind, kind_of, second_level
 
-_LIKE_A_SCALE = re.compile(r"scale|absmax", re.IGNORECASE)
+_LIKE_A_SCALE = re.compile(r"scal(?:e|ing)|absmax", re.IGNORECASE)
 
+_SCALE = r"(?:scales?|scaling(?:_factors?)?)"
 _ENDING = re.compile(
-    r"(?:[._](?:weight|block|group|quant))*[._][wq]?(?:scales?|scaling|absmax)(?:_inv|_e8m0|_ue8m0|_shuffled)?$"
+    rf"(?:[._](?:weights?|block|group|quant))*[._][wq]?(?:{_SCALE}|absmax)"
+    r"(?:_inv|_e8m0|_ue8m0|_shuffled|_swizzled|_interleaved)?$"
 )
 """The ending of a scale's name; what stands before it is its weight's, or begins it."""
 
-_SECOND_LEVEL = re.compile(r"(?:[._]weight)?(?:_scale_2|[._](?:global_scale|weight_scale_2))$")
-_OF_ACTIVATIONS = re.compile(r"(?:^|.*_)(?:input|output|act|activation|pre_quant|[kqv])_(?:global_)?scales?(?:_2)?")
+_SECOND_LEVEL = re.compile(rf"(?:[._]weights?)?(?:_scale_2|[._](?:global_{_SCALE}|per_tensor_scale|weight_scale_2))$")
+_OF_ACTIVATIONS = re.compile(rf"(?:^|.*_)(?:input|output|act|activation|pre_quant|[kqv])_(?:global_)?{_SCALE}(?:_2)?")
+
+_NEVER_SCALES = {"weight", "weight_packed", "qweight", "bias", "blocks"}
+"""Last parts of names that are never those of scales, whatever stands beside them."""
 
 _WEIGHTS = (
     ".weight_packed", ".weight", "", "_blocks", ".blocks", "_packed", "_weight", "_weight_packed", ".qweight",
@@ -63,18 +68,48 @@ def find_other_scales(csf: PlaneTable, dense: DenseTable) -> list[OtherScale]:
     """Every scale among the stored tensors that is no plane, in the order in which they are stored."""
     stored = dense.stored
     lasts = [last for last in stored.rows_by_last if STREAM_MARK not in last and _LIKE_A_SCALE.search(last)]
+    unnamed = [last for last in stored.rows_by_last if _may_be_unnamed(last, stored)]
     firsts = [last for last in lasts if not _OF_ACTIVATIONS.fullmatch(last) and not _SECOND_LEVEL.search(f".{last}")]
     known = [last for last in firsts if f".{last}" in SCALE_SUFFIXES]
     if sum(len(stored.rows_by_last[last]) for last in known) == len(dense):
         firsts = [last for last in firsts if last not in known]
-    if not firsts:
+    if not firsts and not unnamed:
         return []
     search = _Search(stored, set(dense.scales))
     found = {row: other for last in firsts for row, other in search.of(last)}
+    planes = {*csf.modules, *dense.modules}
+    scaled = planes.union(module_of(other.weight.tensor.name) for other in found.values() if other.weight)
+    found |= {row: other for last in unnamed for row, other in search.by_shape(last, scaled)}
     if found:
-        planes = {*csf.modules, *dense.modules}
         found |= {row: other for last in lasts for row, other in search.second_level(last, planes)}
+        found = _without_companions(found, planes)
     return [found[row] for row in sorted(found)]
+
+
+def _may_be_unnamed(last: str, stored: Stored) -> bool:
+    """Whether tensors whose names do not say so may be scales, by the first of them: bytes in two dimensions."""
+    row = stored.rows_by_last[last][0]
+    if len(stored.shapes[row]) < 2 or stored.dtypes[row] not in BYTE_DTYPES or last in _NEVER_SCALES:
+        return False
+    return STREAM_MARK not in last and not _LIKE_A_SCALE.search(last)
+
+
+def _without_companions(found: dict[int, OtherScale], planes: set[str]) -> dict[int, OtherScale]:
+    """The scales, those beside the block scales of an FP4 weight as what they are: scales of scales.
+
+    Those beside planes are left out, as their global scales are.
+    """
+    fp4 = {o.weight.tensor.name: o.kind for o in found.values() if o.weight and o.kind.is_fp4 and o.kind.group_size}
+    result = {}
+    for row, other in found.items():
+        if other.weight is None or other.kind.is_fp4:
+            result[row] = other
+        elif of := fp4.get(other.weight.tensor.name):
+            tensor = other.scale.tensor
+            result[row] = other._replace(kind=second_level(Looks(tensor.dtype, tensor.shape), of))
+        elif module_of(other.weight.tensor.name) not in planes:
+            result[row] = other
+    return result
 
 
 def grouped(scales: Iterable[OtherScale]) -> list[ScaleGroup]:
@@ -84,6 +119,11 @@ def grouped(scales: Iterable[OtherScale]) -> list[ScaleGroup]:
         groups[other.kind, other.scale.tensor.dtype].append(other)
     result = [ScaleGroup(*key, members) for key, members in groups.items()]
     return sorted(result, key=lambda group: (not group.kind.is_fp4, -group.nbytes))
+
+
+def _alike(one: str, other: str) -> int:
+    """The number of characters that two names have in common at their beginning."""
+    return next((i for i, (mine, theirs) in enumerate(zip(one, other, strict=False)) if mine != theirs), len(one))
 
 
 class _Search:
@@ -101,13 +141,32 @@ class _Search:
         ending = _ENDING.search(f".{last}")
         cut = len(ending[0]) if ending else len(last) + 1
         for row in stored.rows_by_last[last]:
-            if row in self._planes:
-                continue
+            if row in self._planes or stored.row_of[stored.names[row]] != row:
+                continue  # a name that stands twice is said to; the other of its tensors may be a plane
             stem = stored.names[row][:-cut]
             weight = self._weight(stem, row)
+            if ending is None and weight is None:
+                continue  # `scale_shift_table`: of nothing, and not called as a scale of something is
             if kind := self._kind(stem, row, weight):
                 self._kind_of_stem[stem] = kind
                 yield row, OtherScale(stored[row], None if weight is None else stored[weight], kind)
+
+    def by_shape(self, last: str, scaled: set[str]) -> Iterator[tuple[int, OtherScale]]:
+        """The tensors with this last part of their names that fit FP4 codes in their module as only block scales do.
+
+        Weights in `scaled` modules have their scales, and what fits them are zero points or the like.
+        """
+        stored = self._stored
+        for row in stored.rows_by_last[last]:
+            module = module_of(stored.names[row])
+            others = self._packed_in.get(module, [])
+            if module in scaled or len(others) > _MOST_BESIDE:
+                continue
+            kinds = [(weight, self._kind(module, row, weight)) for weight in others if weight != row]
+            fitting = {weight: kind for weight, kind in kinds if kind and kind.is_fp4 and kind.group_size}
+            if fitting:
+                weight = max(fitting, key=lambda beside: _alike(stored.names[beside], stored.names[row]))
+                yield row, OtherScale(stored[row], stored[weight], fitting[weight])
 
     def second_level(self, last: str, planes: set[str]) -> Iterator[tuple[int, OtherScale]]:
         """The scales of the found scales, with this last part of their names."""

@@ -85,23 +85,36 @@ class _Looks(NamedTuple):
         method = quantization_config(self.config).get("quant_method")
         return method.lower() if isinstance(method, str) else ""
 
-    def has_part(self, *parts: str) -> bool:
-        """Whether a name has one of these parts between dots."""
-        return any(not part_set.isdisjoint(parts) for part_set in (set(name.split(".")) for name in self.names))
+    def may_be(self, method: str) -> bool:
+        """Whether the config names a method of quantisation of this kind, or none."""
+        return not self.method or method in self.method
+
+    def mostly_has(self, *parts: str) -> bool:
+        """Whether most names have one of these parts between dots."""
+        having = sum(not set(name.split(".")).isdisjoint(parts) for name in self.names)
+        return 2 * having > len(self.names)
 
 
 _PACKAGES: list[tuple[str, Callable[[_Looks], object]]] = [
     ("streams of x4t, the predecessor of CSF", lambda has: has.lasts & PREDECESSOR_STREAMS),
     (
         "a LoRA or another adapter, no model of its own",
-        lambda has: _ADAPTER in has.files or has.has_part("lora_A", "lora_B", "lora_down", "lora_up"),
+        lambda has: (
+            (_ADAPTER in has.files and not has.config) or has.mostly_has("lora_A", "lora_B", "lora_down", "lora_up")
+        ),
     ),
     (
         "bitsandbytes' layout",
         lambda has: any(last.startswith("bitsandbytes__") for last in has.lasts) or "SCB" in has.lasts,
     ),
-    ("AWQ's layout", lambda has: "qweight" in has.lasts and ("g_idx" not in has.lasts or "awq" in has.method)),
-    ("GPTQ's layout", lambda has: "qweight" in has.lasts),
+    ("nunchaku's layout (SVDQuant)", lambda has: has.lasts >= {"qweight", "wscales"}),
+    (
+        "AWQ's layout",
+        lambda has: (
+            has.lasts >= {"qweight", "qzeros"} and has.may_be("awq") and (has.method or "g_idx" not in has.lasts)
+        ),
+    ),
+    ("GPTQ's layout", lambda has: has.lasts >= {"qweight", "qzeros"} and has.may_be("gptq")),
     ("ExLlama's layout", lambda has: has.lasts & {"q_weight", "trellis"}),
     ("MLX's layout", lambda has: has.lasts >= {"scales", "biases"}),
     (

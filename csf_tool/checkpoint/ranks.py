@@ -9,12 +9,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from csf_tool.checkpoint.numbered import OF
 from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError
 from csf_tool.text import count
 
 _NUMBER = re.compile(r"\d{1,5}(?!\d)", re.ASCII)
-_TOTAL = re.compile(r"-of-(\d{1,5})\b", re.ASCII)
+_TOTAL = re.compile(rf"{OF}(\d{{1,5}})(?!\d)", re.ASCII | re.IGNORECASE)
+_AFTER_OF = re.compile(rf".*\d{OF}", re.DOTALL | re.ASCII | re.IGNORECASE)
 _RANK = re.compile(r"(?<![a-z])(rank|mp|tp)(?![a-z])", re.IGNORECASE)
 
 _NOT_AS_IT_IS = "one {} a rank (tensor parallel), each with its part of the tensors: not a checkpoint that can be "
@@ -26,7 +28,7 @@ def numbered_ranks(names: Iterable[str]) -> list[list[str]]:
     groups: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
     for name in names:
         for number in _NUMBER.finditer(name):
-            if not name[: number.start()].endswith("-of-"):
+            if not _AFTER_OF.fullmatch(name[: number.start()]):
                 groups[name[: number.start()], name[number.end() :]][int(number[0])] = name
     return [
         [files[number] for number in sorted(files)]

@@ -61,7 +61,7 @@ _FP4 = "FP4"
 _FLAT = "FP4 or NF4"
 _TITLES = tuple(fmt.title for fmt in FORMATS)
 
-_BYTE_DTYPES = ("U8", *(dtype for fmt in FORMATS for dtype in fmt.dense_dtypes if dtype != "U8"))
+BYTE_DTYPES = ("U8", *(dtype for fmt in FORMATS for dtype in fmt.dense_dtypes if dtype != "U8"))
 _PACKED = ("U8", "I8")
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _BLOCKS = (1, 16, 32, 64, 128, 256, 512)
@@ -91,7 +91,7 @@ def kind_of(scale: Looks, weight: Looks | None, *, has_biases: bool = False) -> 
     if weight.dtype == "U32":
         return _mlx(scale, weight, has_biases)
     if weight.dtype == "I32":
-        return _integers(scale, weight, "INT4 (or INT8)", 8)
+        return _words(scale, weight) or _integers(scale, weight, "INT4 (or INT8)", 8)
     if weight.dtype.startswith("F8_"):
         return _fp8(scale, weight)
     if weight.dtype in (*_PACKED, "F4"):
@@ -108,7 +108,7 @@ def second_level(scale: Looks, of: ScaleKind) -> ScaleKind:
 
 
 def _without_weight(scale: Looks, weight: Looks | None) -> ScaleKind | None:
-    if scale.dtype not in _BYTE_DTYPES or len(scale.shape) < 2:
+    if scale.dtype not in BYTE_DTYPES or min(prod(scale.shape[:-1]), *scale.shape[-1:]) < 2:
         return None
     why = f"its weight is {weight.dtype}, not FP4 codes" if weight else _WHY[Reason.NO_WEIGHT]
     return _kind(UNKNOWN, "", Reason.NO_WEIGHT, scale, None, why)
@@ -122,19 +122,59 @@ def _kind(weights: str, scope: str, reason: Reason, scale: Looks, group: int | N
     return ScaleKind(weights, scope, reason, why or _WHY[reason], group, matrices)
 
 
+def _words(scale: Looks, weight: Looks) -> ScaleKind | None:
+    """The kind of an FP4 format's scale beside words of 32 bits; None where it is not of one."""
+    for axis, dims in _unpacked(weight, 8):
+        group = _only_group(_block(dims, scale.shape), axis)
+        for fmt in FORMATS:
+            if fmt.group_size == group and scale.dtype == fmt.dense_dtype:
+                why = f"its weight is {weight}, words that may hold FP4 codes: no reader looks for CSF planes there"
+                return _kind(fmt.title, f"{group} values", Reason.SHAPE, scale, group, why)
+    return None
+
+
+def _flattened(scale: Looks, weight: Looks) -> ScaleKind | None:
+    """The kind of a scale of an FP4 matrix that is no matrix itself, for it is a list, or has axes of length 1."""
+    rows, packed = weight.shape
+    k = packed if weight.dtype == "F4" else 2 * packed
+    axes = [length for length in scale.shape if length > 1]
+    for fmt in FORMATS:
+        cols = k // fmt.group_size
+        if scale.dtype in fmt.dense_dtypes and not k % fmt.group_size and axes in ([rows, cols], [rows * cols]):
+            why = f"it is {scale}, no matrix"
+            return ScaleKind(fmt.title, f"{fmt.group_size} values", Reason.SHAPE, why, fmt.group_size)
+    return None
+
+
 def _fp4(scale: Looks, weight: Looks) -> ScaleKind | None:
     """The kind of a scale beside what may be FP4 codes; None where the scale has a dtype of no FP4 format."""
     if len(scale.shape) == 1 and weight.shape[1:] == (1,) and scale.shape[0] and prod(weight.shape):
         scope = f"{2 * weight.shape[0] // scale.shape[0]} values"
         return _kind(_FLAT, scope, Reason.SHAPE, scale, None, "a flat list of numbers (bitsandbytes), no matrix")
-    if scale.dtype not in _BYTE_DTYPES or len(scale.shape) < 2:
+    if len(weight.shape) == 2 != len(scale.shape) and (found := _flattened(scale, weight)):
+        return found
+    if scale.dtype not in BYTE_DTYPES or len(scale.shape) < 2:
         return None
+    groups = {fmt.group_size for fmt in FORMATS}
     for axis, dims in _unpacked(weight, 1 if weight.dtype == "F4" else 2):
         group = _only_group(_block(dims, scale.shape), axis)
-        if group in {fmt.group_size for fmt in FORMATS}:
+        if group in groups:
             return _of_group(scale, weight, group, axis)
+    turned = scale._replace(shape=scale.shape[::-1]) if len(scale.shape) == 2 else scale
+    for _, dims in _unpacked(weight, 1 if weight.dtype == "F4" else 2):
+        if (group := _only_group(_block(dims, turned.shape), -1)) in groups:
+            return _of_group(scale, weight, group, -2)
+    if _is_mxfp6(scale, weight):
+        return _kind("MXFP6", "32 values", Reason.NOT_FP4, scale, 32)
     fits = f"{scale} does not fit its weight, {weight}"
     return _kind(_FP4, "", Reason.SHAPE, scale, None, fits)
+
+
+def _is_mxfp6(scale: Looks, weight: Looks) -> bool:
+    """Whether a weight may hold four codes in three bytes, with a scale for 32 of them."""
+    *rows, packed = weight.shape
+    is_of_mx = scale.dtype in ("U8", "F8_E8M0") and weight.dtype == "U8"
+    return is_of_mx and not packed % 24 and scale.shape == (*rows, packed // 24)
 
 
 def _of_group(scale: Looks, weight: Looks, group: int, axis: int) -> ScaleKind:
@@ -165,7 +205,7 @@ def _mlx(scale: Looks, weight: Looks, has_biases: bool) -> ScaleKind | None:
         return ScaleKind(
             "integers with biases (MLX, affine)", "", Reason.NOT_FP4, _WHY[Reason.NOT_FP4], None, prod(scale.shape[:-2])
         )
-    if scale.dtype in _BYTE_DTYPES and words in _MLX_KINDS:
+    if scale.dtype in BYTE_DTYPES and words in _MLX_KINDS:
         weights, group = _MLX_KINDS[words]
         reason = Reason.MLX if weights in _TITLES else Reason.NOT_FP4
         return _kind(weights, f"{group} values", reason, scale, group)

@@ -20,7 +20,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import logging, validate_repo_id
 
 from csf_tool.checkpoint.container import is_sha256
-from csf_tool.checkpoint.index import INDEX_SUFFIX
+from csf_tool.checkpoint.index import is_index_name
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.codes import Code
@@ -125,7 +125,7 @@ class HubRepo:
                 file.name,
                 *file.published,
                 str(self),
-                content=partial(self._content, file.name) if file.name.endswith(INDEX_SUFFIX) else None,
+                content=partial(self._content, file.name) if is_index_name(file.name) else None,
             )
             for file in self.files.values()
         ]

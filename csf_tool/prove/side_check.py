@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.index import INDEX_NAME, INDEX_SUFFIX, MAP_KEY, find_index, read_index
+from csf_tool.checkpoint.index import INDEX_NAME, MAP_KEY, Index, find_index, is_index_name, read_index
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.marks import strip_encoding
 from csf_tool.checkpoint.model import Checkpoint
@@ -18,7 +18,16 @@ from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.codes import Code, Finding
 from csf_tool.disk.headers import SHARD_SUFFIX
-from csf_tool.disk.reader import CHUNK_BYTES, MAX_JSON_BYTES, RandomReader, file_size, is_file, is_folder, read_document
+from csf_tool.disk.reader import (
+    CHUNK_BYTES,
+    MAX_JSON_BYTES,
+    RandomReader,
+    exists,
+    file_size,
+    is_file,
+    is_folder,
+    read_document,
+)
 from csf_tool.errors import CheckpointError
 from csf_tool.prove.beside import all_files, files_beside, folders_like_files, is_far
 from csf_tool.prove.compare import same_bytes
@@ -26,6 +35,8 @@ from csf_tool.prove.json_values import Document, difference, parse_values
 
 _MISSING = Finding("missing; the reference has it", Code.REFERENCE_NAMES)
 _SURPLUS = Finding("the reference does not have it", Code.REFERENCE_NAMES)
+_CONFIG_OF_MISTRAL = "params.json"
+"""Config of a model in Mistral's own format, which has no other."""
 
 _ENCODINGS = {"utf-8-sig": "UTF-8 with a byte order mark"} | {
     f"utf-{bits}{order}": f"UTF-{bits}" for bits in (16, 32) for order in ("", "-le", "-be")
@@ -59,8 +70,10 @@ def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
             text = "a shard that no hash covers: readers that take every shard of a folder would take it"
             found.error(text, Code.SHARD_NOT_IN_MANIFEST, name)
     if layout.expects_config and not os.path.lexists(checkpoint.root / CONFIG_FILES[0]):
-        text = "not there: nothing says what model this is, nor which modules have CSF streams"
-        found.warn(text, Code.MISSING_FILE, CONFIG_FILES[0])
+        is_csf = bool(checkpoint.plane_table)
+        if is_csf or not exists(checkpoint.root / _CONFIG_OF_MISTRAL):
+            nor = ", nor which modules have CSF streams" if is_csf else ""
+            found.warn(f"not there: nothing says what model this is{nor}", Code.MISSING_FILE, CONFIG_FILES[0])
     return found
 
 
@@ -114,7 +127,8 @@ def compare_side_files(
     for name in sorted({*ours, *theirs} - {shard.name for side in sides for shard in side.shards}):
         mine, other = _one_a_side(name, sides, (ours, theirs))
         if mine is None or other is None:
-            if name not in aside and (mine is None or _is_complete(reference)):
+            having = reference if mine is None else checkpoint
+            if name not in aside and (mine is None or _is_complete(reference)) and not _is_second_index(name, having):
                 found.problems.append(Problem(*(_MISSING if mine is None else _SURPLUS), (folder / name).as_posix()))
         elif not _is_left_out(checkpoint, mine) and not _is_left_out(reference, other):
             found.files += 1
@@ -124,6 +138,17 @@ def compare_side_files(
     if not shards_only:
         _compare_indexes(found, checkpoint, reference)
     return found
+
+
+def _is_second_index(name: str, having: Checkpoint) -> bool:
+    """Whether a file lists nothing but shards that were compared or left aside: another form has no use for it."""
+    if "/" in name or not is_index_name(name):
+        return False
+    known = {*having.aside, *(having.layout.dense_name(shard.name) for shard in having.shards)}
+    try:
+        return Index(having.layout.model_root, name).shards <= known
+    except CheckpointError:
+        return False
 
 
 def _one_a_side(
@@ -192,7 +217,7 @@ def _json_difference(name: str, ours: Path, theirs: Path) -> Finding | None:
     mine, other = map(parse_values, raws)
     if repeated := mine.repeated or other.repeated:
         return Finding(f"{'' if mine.repeated else 'in the reference: '}{repeated}", Code.INVALID_JSON)
-    if name.endswith(INDEX_SUFFIX) and "/" not in name and (_lists_streams(mine) or _lists_streams(other)):
+    if is_index_name(name) and "/" not in name and (_lists_streams(mine) or _lists_streams(other)):
         return None  # the shards themselves say where a tensor is, and they have been compared
     return difference(mine.value, other.value)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from csf_tool.checkpoint.index import INDEX_SUFFIX, Index
+from csf_tool.checkpoint.index import Index, is_index_name
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.side_files import Beside, SideFile
 from csf_tool.disk.headers import LENGTH_BYTES, parse_header
@@ -31,7 +31,7 @@ def keep_what_stays_true(
     those stay that the run has kept.
     """
     target = {file.name: placed([file])[0].target for file in found.files}
-    indexes = {file.name: file for file in found.files if file.name.endswith(INDEX_SUFFIX)}
+    indexes = {file.name: file for file in found.files if is_index_name(file.name)}
     if earlier.facts is not None:
         untrue = {name for name in indexes if earlier.content(target[name]) is None}
     else:

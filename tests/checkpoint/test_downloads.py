@@ -10,6 +10,7 @@ from csf_tool.errors import CheckpointError
 from csf_tool.write.destination import Destination
 from csf_tool.write.journal import Journal
 from csf_tool.write.run import Run
+from tests.building import NVFP4, layer, shard_bytes
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,44 @@ from csf_tool.write.run import Run
 def test_what_downloaders_have_not_finished(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     assert unfinished_downloads(tmp_path) == [tmp_path / name]
+
+
+SHARD = shard_bytes(layer(0, NVFP4))
+CUTS = {"in its header": SHARD[:100], "in its data": SHARD[:-9], "never filled": bytes(len(SHARD))}
+
+
+@pytest.mark.parametrize("content", CUTS.values(), ids=CUTS.keys())
+@pytest.mark.parametrize("ending", ["xltd", "downloading", "filepart", "!qB", "opdownload", "tmp", "1", "part2"])
+def test_the_beginning_of_a_shard_under_whatever_ending(tmp_path: Path, ending: str, content: bytes) -> None:
+    file = tmp_path / f"model-00002-of-00002.safetensors.{ending}"
+    file.write_bytes(content)
+    assert unfinished_downloads(tmp_path) == [file]
+
+
+def test_what_lies_beside_a_shard_and_is_none(tmp_path: Path) -> None:
+    name = "model.safetensors"
+    (tmp_path / name).write_bytes(SHARD[:-9])  # said of the shard itself
+    contents = {
+        "bak": SHARD,
+        "lock": b"",
+        "sha256": b"0" * 64,
+        "sig": bytes(range(64)),
+        "json": b"{}",
+        "index.json": b"{}",
+    }
+    for ending, content in contents.items():
+        (tmp_path / f"{name}.{ending}").write_bytes(content)
+    (tmp_path / f"{name}.d").mkdir()
+    assert unfinished_downloads(tmp_path) == []
+
+
+def test_what_modelscope_has_not_finished(tmp_path: Path) -> None:
+    inside = tmp_path / "._____temp" / "model.safetensors"
+    inside.parent.mkdir()
+    inside.write_bytes(SHARD[:-9])
+    assert unfinished_downloads(tmp_path) == [inside]
+    with pytest.raises(CheckpointError, match=r"an incomplete download \(1 unfinished file, as model.safetensors\)"):
+        open_checkpoint(tmp_path)
 
 
 def test_what_csf_tool_has_not_finished_is_no_download(tmp_path: Path) -> None:

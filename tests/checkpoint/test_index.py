@@ -126,3 +126,25 @@ def test_an_index_that_lists_exactly_this(tmp_path: Path, is_sorted: bool) -> No
 def test_an_index_that_says_something_else(tmp_path: Path, held: dict[str, list[str]], is_sorted: bool) -> None:
     (tmp_path / NAME).write_text(json.dumps({"weight_map": PLACED}, sort_keys=is_sorted))
     assert not Index(tmp_path, NAME).lists_exactly(held)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([NAME, "model.safetensors.index.fp8.json"], NAME),
+        (["model.safetensors.index.fp8.json", "x.json", "model.index.fp8.json"], "model.safetensors.index.fp8.json"),
+        (["model.safetensors.index.fp8.json", "model.safetensors"], None),
+        (["a.safetensors.index.nvfp4.json", "b.safetensors.index.json"], "b.safetensors.index.json"),
+        (
+            ["diffusion_pytorch_model.safetensors.index.fp16.json"],
+            "diffusion_pytorch_model.safetensors.index.fp16.json",
+        ),
+        ([".model.safetensors.index.fp8.json", "model.safetensors.index.json.bak"], None),
+    ],
+)
+def test_the_index_of_a_variant_counts_where_there_is_no_other(
+    tmp_path: Path, names: list[str], expected: str | None
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text("{}")
+    assert find_index(tmp_path) == expected

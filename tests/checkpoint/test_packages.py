@@ -29,6 +29,14 @@ PACKAGES: list[tuple[str, list[Tensor], dict[str, Any], str]] = [
         "bitsandbytes' layout",
     ),
     ("model.safetensors", tensors("l.0.weight", "l.0.SCB"), quantised("bitsandbytes"), "bitsandbytes' layout"),
+    ("model.safetensors", tensors("l.0.qweight", "l.0.qzeros", "l.0.scales"), quantised("auto-round"), "by auto-round"),
+    ("model.safetensors", tensors("l.0.qweight", "l.0.scales"), quantised("fp_quant"), "quantised by fp_quant"),
+    (
+        "svdq.safetensors",
+        tensors("l.0.qweight", "l.0.wscales", "l.0.smooth_factor"),
+        {},
+        "nunchaku's layout (SVDQuant)",
+    ),
     ("model.safetensors", tensors("l.0.q_weight", "l.0.q_scale"), {}, "ExLlama's layout"),
     ("weights.safetensors", tensors("l.0.weight", "l.0.scales", "l.0.biases"), {}, "MLX's layout"),
     ("flux.safetensors", tensors("model.diffusion_model.x.weight"), {}, "a single file of ComfyUI"),
@@ -77,6 +85,16 @@ def test_ordinary_models_are_nothing_special(tmp_path: Path) -> None:
     for method in ("modelopt", "compressed-tensors"):
         write_json(tmp_path / "config.json", quantised(method))
         assert run("stats", tmp_path).stdout.splitlines()[0].endswith("Hugging Face layout, no FP4 scales")
+
+
+def test_a_model_with_adapters_in_it_is_one(tmp_path: Path) -> None:
+    root = tmp_path / "phi"
+    parts = ("base_layer.weight", "lora_A.vision.weight", "lora_B.vision.weight")
+    held = [*tensors(*(f"l.0.q_proj.{part}" for part in parts)), *tensors("norm.weight", "head.weight")]
+    write_shard(root / "model.safetensors", held)
+    write_json(root / "config.json", {"model_type": "phi4mm"})
+    write_json(root / "adapter_config.json", {})
+    assert run("stats", root).stdout.splitlines()[0].endswith("Hugging Face layout, no FP4 scales")
 
 
 def file(name: str) -> Callable[[Path], object]:

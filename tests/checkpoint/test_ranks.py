@@ -17,6 +17,7 @@ SAVES = {
     "TensorRT-LLM's": [f"rank{i}.safetensors" for i in range(12)],
     "Megatron's": [f"mp_rank_{i:02d}_model_states.safetensors" for i in range(2)],
     "from 1": [f"model_tp{i}.safetensors" for i in (1, 2)],
+    "from 1 to a number, otherwise written": [f"model_{i}_of_3.fp4.safetensors" for i in (1, 2, 3)],
     "from 1 to a number": [f"model-{i:05d}-of-00004.safetensors" for i in (1, 2, 3, 4)],
 }
 

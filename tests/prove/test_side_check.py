@@ -60,6 +60,15 @@ def test_a_config_that_is_missing_or_broken_is_said_once(tmp_path: Path) -> None
     (root / "config.json").unlink()
     [line] = alone(root)
     assert line.startswith("warning: config.json: not there")
+    assert "CSF streams" in line
+
+
+def test_a_dense_model_in_mistrals_format_lacks_no_config(tmp_path: Path) -> None:
+    root = mini_dense(tmp_path)
+    (root / "config.json").unlink()
+    assert alone(root) == ["warning: config.json: not there: nothing says what model this is"]
+    (root / "params.json").write_text("{}")
+    assert alone(root) == []
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,11 @@ def second_of_the_same_shards(root: Path) -> None:
     (root / "model.fp8.safetensors.index.json").write_bytes((root / INDEX).read_bytes())
 
 
+def of_a_variant(root: Path) -> None:
+    """The index of a variant, of the shards that are compressed."""
+    (root / "model.safetensors.index.fp8.json").write_bytes((root / INDEX).read_bytes())
+
+
 def hidden(root: Path) -> None:
     """Indexes and other files in hidden folders, and hidden files."""
     for folder in (".cache/huggingface/download", ".git", "sub/.hidden"):
@@ -83,7 +88,16 @@ def own(root: Path) -> None:
     (root / ".tokenizer.json.host-1-0123abcd.partial").write_text("{")
 
 
-FOLDERS: list[Callable[[Path], None]] = [nested, second, second_of_the_same_shards, hidden, links, sums, own]
+FOLDERS: list[Callable[[Path], None]] = [
+    nested,
+    second,
+    second_of_the_same_shards,
+    of_a_variant,
+    hidden,
+    links,
+    sums,
+    own,
+]
 
 
 def spoken_of(name: str, output: str) -> bool:
@@ -377,3 +391,25 @@ def test_names_that_differ_in_case_only_are_spoken_of(tmp_path: Path) -> None:
         (dense / name).write_text(name)
     result = run("compress", dense, tmp_path / "out", "--keep-larger")
     says(result, "Vocab.txt and vocab.txt: names that differ in case only")
+
+
+@pytest.mark.parametrize("way", ["hf", "container"])
+def test_the_index_of_a_variant_decides_and_comes_back(tmp_path: Path, way: str) -> None:
+    dense = mini_dense(tmp_path / "dense")
+    (dense / INDEX).rename(dense / "model.safetensors.index.fp4.json")
+    assert "no index lists" not in run("stats", dense).output
+    assert run("compress", dense, tmp_path / "csf", "--to", way, "--keep-larger").exit_code == 0
+    assert run("verify", tmp_path / "csf", "--against", dense).exit_code == 0
+    assert run("expand", tmp_path / "csf", tmp_path / "out").exit_code == 0
+    assert tree(tmp_path / "out").keys() == tree(dense).keys()
+    read = [json.loads((root / "model.safetensors.index.fp4.json").read_text()) for root in (dense, tmp_path / "out")]
+    assert read[0]["weight_map"] == read[1]["weight_map"]
+
+
+@pytest.mark.parametrize("name", ["model.fp8.safetensors.index.json", "model.safetensors.index.fp8.json"])
+def test_no_index_of_tensors_that_are_gone_is_carried(tmp_path: Path, name: str) -> None:
+    dense = mini_dense(tmp_path / "dense")
+    (dense / name).write_bytes((dense / INDEX).read_bytes())
+    result = run("compress", dense, tmp_path / "csf", "--to", "hf", "--keep-larger")
+    says(result, name, "index of tensors that are not there under these names any more")
+    assert not (tmp_path / "csf" / name).exists()

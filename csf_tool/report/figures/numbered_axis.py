@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from csf_tool.checkpoint.numbered import numbered
 from csf_tool.report.figures.canvas import as_it_is, shortened
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ _LABELS_WIDTH = 80
 
 _LONGEST_LABEL = 10
 _STEPS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 32, 40, 50, 64, 80)
-_SHARD = re.compile(r".*?(\d+)-of-\d+.*")
 _NAMED_RUNS = 3
 
 
@@ -43,8 +43,8 @@ def beginnings(layers: Sequence[str]) -> list[int]:
 
 def label_shards(axes: "Axes", shards: Sequence[str]) -> None:
     """Label places 0, 1, ... with the numbers of shards, or with their order where names have none."""
-    found = [_SHARD.fullmatch(name) for name in shards]
-    numbers = [str(int(match[1])) if match else "" for match in found]
+    found = map(numbered, shards)
+    numbers = [str(int(place.number)) if place else "" for place in found]
     labels = numbers if all(numbers) else [str(n) for n in range(1, len(shards) + 1)]
     ends = list(dict.fromkeys([shards[0], shards[-1]])) if shards else []
     _label(axes, [_Run(0, "", labels)], f"shard ({' to '.join(shortened(name, 42) for name in ends)})")
