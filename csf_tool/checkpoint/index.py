@@ -1,7 +1,7 @@
 """model.safetensors.index.json: which shard holds which tensor."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,17 +73,18 @@ class Index:
         return all(held.values()) and sum(map(len, held.values())) == len(places) and places == self.weight_map
 
 
-def find_index(root: Path) -> str | None:
+def find_index(root: Path, shards: Collection[str] = ()) -> str | None:
     """The name of the index file in a folder, preferring the usual one; hidden files are none (`._x` of macOS).
 
-    The index of a variant is asked last, and only where no single file is there that loaders take before it.
+    The index of a variant is asked last, and only where no single file that loaders take before it is there or among
+    `shards`, those that a repository lists.
     """
     names = [name for name in names_in(root) if not name.startswith(".")]
     found = [name for name in names if name.endswith(INDEX_SUFFIX)]
     if found:
         return INDEX_NAME if INDEX_NAME in found else min(found)
     variants = ((name, match[1]) for name in names if (match := _OF_VARIANT.fullmatch(name)))
-    return min((name for name, single in variants if single not in names), default=None)
+    return min((name for name, single in variants if single not in names and single not in shards), default=None)
 
 
 def is_index_name(name: str) -> bool:

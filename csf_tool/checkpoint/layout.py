@@ -62,7 +62,8 @@ class Folder:
     @classmethod
     def at(cls, path: Path, hub: Repository | None = None) -> Self:
         """The folder at a path, with what the Hub has of it."""
-        return cls(path, hub, find_index(path), shard_files(path, hub=hub))
+        shards = shard_files(path, hub=hub)
+        return cls(path, hub, find_index(path, shards), shards)
 
 
 def shard_files(root: Path, inside: str = "", *, hub: Repository | None = None) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from csf_tool.checkpoint.experts import Experts, projections_of
-from csf_tool.checkpoint.index import Index
+from csf_tool.checkpoint.index import Index, find_index
 from csf_tool.checkpoint.layout import Layout
 from csf_tool.checkpoint.names import WEIGHTS_OF_SCALE, module_of
 from csf_tool.checkpoint.problems import Problems
@@ -350,6 +350,11 @@ class Checkpoint:
     def root(self) -> Path:
         """The folder that all names of files are relative to."""
         return self.layout.root
+
+    @cached_property
+    def index_name(self) -> str | None:
+        """The name of the index in the folder of the model's files: in a container, that of the original."""
+        return find_index(self.layout.model_root, {shard.name for shard in self.shards})
 
     @property
     def label(self) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.index import find_index
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import SUMS_FILES
@@ -92,7 +91,7 @@ def beside(checkpoint: Checkpoint, *, same_shards: bool = False) -> Beside:
     found.leave_out(Cause.OWN, own)
     found.leave_out(Cause.SUMS, sums)
     found.leave_out(Cause.ASIDE, checkpoint.aside)
-    not_plain = {*CONFIG_FILES, find_index(layout.model_root), *own, *sums, *checkpoint.aside}
+    not_plain = {*CONFIG_FILES, checkpoint.index_name, *own, *sums, *checkpoint.aside}
     shards = {shard.path for shard in checkpoint.shards}
     found.files += [SideFile(n, path) for n, path in files.items() if n not in not_plain and path not in shards]
     return found

@@ -3,7 +3,6 @@
 from pathlib import PurePosixPath
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.index import find_index
 from csf_tool.checkpoint.layout import is_licence
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import SUMS_FILES
@@ -65,7 +64,7 @@ def files_beside(checkpoint: Checkpoint) -> dict[str, str]:
     The shards and their index are left out.
     """
     folder = _model_folder(checkpoint)
-    index = folder + (find_index(checkpoint.layout.model_root) or "")
+    index = folder + (checkpoint.index_name or "")
     inside = [path for path in _model_paths(checkpoint) if path.startswith(folder) and path != index]
     names = {path.removeprefix(folder): path for path in inside}
     return {name: path for name, path in names.items() if may_be_taken(name)}
@@ -76,7 +75,7 @@ def unclaimed_files(checkpoint: Checkpoint) -> list[str]:
 
     The index of the stored shards is left out: it is checked against the shards' headers.
     """
-    index = None if checkpoint.layout.keeps_dense_files else find_index(checkpoint.root)
+    index = None if checkpoint.layout.keeps_dense_files else checkpoint.index_name
     folder = _model_folder(checkpoint)
     return [p for p in _model_paths(checkpoint) if p != index and may_be_taken(p.removeprefix(folder))]
 

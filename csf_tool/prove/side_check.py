@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.index import INDEX_NAME, MAP_KEY, Index, find_index, is_index_name, read_index
+from csf_tool.checkpoint.index import INDEX_NAME, MAP_KEY, Index, is_index_name, read_index
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.marks import strip_encoding
 from csf_tool.checkpoint.model import Checkpoint
@@ -230,10 +230,10 @@ def _lists_streams(index: Document) -> bool:
 def _compare_indexes(found: SideComparison, checkpoint: Checkpoint, reference: Checkpoint) -> None:
     """Compare the index with the reference's, where both list the same dense shards."""
     root, there = checkpoint.layout.model_root, reference.layout.model_root
-    theirs = find_index(there)
+    theirs = reference.index_name
     if theirs is None:
         return
-    name = find_index(root)
+    name = checkpoint.index_name
     where = (root / (name or INDEX_NAME)).relative_to(checkpoint.root).as_posix()
     if name is None:
         found.problems += [Problem(*_MISSING, where)] if len(checkpoint.shards) > 1 else []

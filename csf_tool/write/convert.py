@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from csf_tool.checkpoint.config import CONFIG_FILES, model_type, serving_config
-from csf_tool.checkpoint.index import INDEX_NAME, find_index, index_document, read_index
+from csf_tool.checkpoint.index import INDEX_NAME, index_document, read_index
 from csf_tool.checkpoint.logical import LogicalShard, Range, logical_index, logical_tensors, new_index, own_shards
 from csf_tool.checkpoint.marks import mark_encoding, strip_encoding
 from csf_tool.checkpoint.model import Checkpoint, Shard
@@ -221,7 +221,7 @@ def _marked_configs(checkpoint: Checkpoint, earlier: Earlier, notes: list[str]) 
 def _stored_index(checkpoint: Checkpoint, earlier: Earlier, shards: list[OutputShard]) -> SideFile:
     """The index of the stored names, in the order of the source's index where there is one."""
     root = checkpoint.layout.model_root
-    found = find_index(root)
+    found = checkpoint.index_name
     name = found or INDEX_NAME
     if (kept := earlier.content(name)) is not None:
         return SideFile.new(name, kept)
@@ -270,7 +270,7 @@ def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptio
             raw = read_document(file.path, file.name)
             content = serving_config(raw, file.name, fmt, root)
         files.append(replace(file, content=content))
-    if (name := find_index(checkpoint.layout.model_root)) is not None:
+    if (name := checkpoint.index_name) is not None:
         files.append(SideFile(name, checkpoint.layout.model_root / name))
     return Output("convert", [], files, CopyingRenderer(), left_out=found.left_out)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from csf_tool.checkpoint.config import CONFIG_FILES, mentions_encoding
-from csf_tool.checkpoint.index import INDEX_NAME, find_index, read_index
+from csf_tool.checkpoint.index import INDEX_NAME, read_index
 from csf_tool.checkpoint.layout import Cause, is_licence
 from csf_tool.checkpoint.logical import LogicalShard, logical_index, logical_shards, new_index
 from csf_tool.checkpoint.marks import strip_encoding
@@ -151,7 +151,7 @@ def _unproved(checkpoint: Checkpoint, side_files: list[SideFile]) -> list[str]:
 def _never_held(checkpoint: Checkpoint, shards: list[LogicalShard]) -> list[str]:
     """Tensors that the source's index lists and the container never held: the dense checkpoint lacks them, too."""
     root = checkpoint.layout.model_root
-    name = find_index(root) if checkpoint.layout.keeps_dense_files else None
+    name = checkpoint.index_name if checkpoint.layout.keeps_dense_files else None
     try:
         lacking = sorted(read_index(root, name).shards - {shard.name for shard in shards}) if name else []
     except CheckpointError as error:
@@ -164,7 +164,7 @@ def _never_held(checkpoint: Checkpoint, shards: list[LogicalShard]) -> list[str]
 def _index(checkpoint: Checkpoint, shards: list[LogicalShard], restored: bool, earlier: Earlier) -> list[SideFile]:
     """The index: a restored original's own bytes; rewritten, or new where there was none, otherwise."""
     root = checkpoint.layout.model_root
-    name = None if is_file(checkpoint.path) else find_index(root)
+    name = None if is_file(checkpoint.path) else checkpoint.index_name
     if name and restored:
         return [SideFile(name, root / name)]
     if (kept := earlier.content(name or INDEX_NAME)) is not None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import warnings
+from csf_tool.checkpoint.side_files import beside
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
 from csf_tool.hub import ranges as hub_ranges
 from csf_tool.hub import remote_file
@@ -99,6 +101,19 @@ def test_it_is_the_checkpoint_that_a_folder_would_be(hub: Hub, sample: Sample, n
     assert len(hub.asked("/storage/")) == len(shards)  # no header of these is longer than what is read at first
     assert hub.sent() == len(shards) * HEAD_BYTES
     assert len(hub.asked("resolve", ok=False)) - len(hub.asked("resolve")) == len(shards)  # one redirect each
+
+
+def test_a_single_file_goes_before_the_index_of_a_variant(hub: Hub, sample: Sample, tmp_path: Path) -> None:
+    """As in a folder, though the file itself is not here."""
+    variant, folder = "model.safetensors.index.fp8.json", tmp_path / "two"
+    folder.mkdir()
+    shutil.copy(sample("nvfp4-csf-hf") / "model-00001-of-00003.safetensors", folder / "model.safetensors")
+    (folder / variant).write_text('{"weight_map": {"a": "other.safetensors"}}')
+    hub.add("org/two", folder)
+    for checkpoint in (opened("org/two"), open_checkpoint(folder)):
+        assert [shard.name for shard in checkpoint.shards] == ["model.safetensors"]
+        assert (checkpoint.index, checkpoint.index_name, checkpoint.lacking) == (None, None, [])
+        assert [file.name for file in beside(checkpoint).files] == [variant]
 
 
 def test_a_header_takes_two_ranges_of_exactly_its_bytes(hub: Hub, tmp_path: Path) -> None:
