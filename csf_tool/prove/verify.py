@@ -292,6 +292,7 @@ class _Verification:
             check.failures += beside.problems
             names = [problem for problem in beside.problems if problem.code is Code.REFERENCE_NAMES]
             self.result.not_mendable.update(p for p in names if is_file(self._checkpoint.root / p.file))
+            self.result.not_mendable.update(beside.of_reference)
             files, self._compared = beside.files, beside.compared
         others = f", and {count(files, 'file')} beside the shards" if files else ""
         check.note = f"bytes of every tensor of {self._against.label}{others}"
