@@ -38,6 +38,9 @@ _OTHER_SUM = re.compile(r"\\?([0-9a-fA-F]{32,128}) [ *]?.+")
 _OTHER_KINDS = {32: "MD5", 40: "SHA-1", 56: "SHA-224", 96: "SHA-384", 128: "SHA-512 or BLAKE2b"}
 """Kinds of sums by their hex digits."""
 
+_BEGUN_DIGEST = re.compile(r"[0-9a-fA-F]+")
+"""All that is left of a line in a list that was cut short."""
+
 _BEGINS_WITH_DIGEST = re.compile(r"\\?[0-9a-fA-F]{64}[ \t]")
 _HOLDS_DIGEST = re.compile(r"(?<![0-9a-zA-Z])[0-9a-fA-F]{63,65}(?![0-9a-zA-Z])")
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
@@ -158,7 +161,7 @@ def _was_meant_as_hash(line: str) -> bool:
         return False
     start = line.removeprefix("\\")
     return (
-        bool(_TAG.match(line) or _HOLDS_DIGEST.search(line))
+        bool(_TAG.match(line) or _HOLDS_DIGEST.search(line) or _BEGUN_DIGEST.fullmatch(line))
         or _is_mostly_hex(start[:64])
         or _is_mostly_hex(start.split(" ")[0])
     )
