@@ -225,7 +225,7 @@ class _Verification:
         """Run `work` on the numbers of all tasks: in forked workers where they can do it, in threads if not."""
         jobs = min(self._options.jobs, tasks)
         is_here = not any(side.is_remote for side in (self._checkpoint, self._against) if side)
-        if jobs > 1 and is_here and isinstance(self._decoder, NumpyDecoder) and may_fork():
+        if jobs > 1 and is_here and isinstance(self._decoder, NumpyDecoder) and may_fork(jobs):
             run_forked(tasks, work, done, jobs, self._progress.advance)
             return
         run_with_progress(range(tasks), work, done, jobs, self._cancel, self._progress)

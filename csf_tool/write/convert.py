@@ -114,8 +114,7 @@ def convert(
     else:
         output = _serving_output(checkpoint, facts, options)
     written = write(output, checkpoint, destination, earlier, progress, how, begun)
-    copied = len(written.shards) - len(written.linked) - len(written.resumed_shards)
-    if how.link and copied:
+    if how.link and (copied := len(written.new_shards) - len(written.linked)):
         why = "their headers change, they are on the Hub, or the file system does not link"
         notes.append(f"{count(copied, 'shard')} copied, not linked: {why}")
     return Converted(**vars(written) | {"notes": written.notes + notes}, target=target)

@@ -184,6 +184,8 @@ class _Run:
         self._options = options
         self._drop_cache = should_drop_cache(checkpoint, options.drop_cache)
         self.written = _report(output, checkpoint, journal.path_of(""))
+        self._receipt_bytes: list[int] = []
+        """Sizes of the receipts written for shards that were there already, by threads."""
         self._evidence = shard_evidence(checkpoint)
         self._consumer = self._start_consuming() if options.consume_source else None
 
@@ -213,6 +215,7 @@ class _Run:
         )
         self._write_shards(todo)
         self._finish_when_all_are_there()
+        self.written.bytes_written += sum(self._receipt_bytes)
 
     def _work(self, shards: list[OutputShard]) -> Amount:
         """The work that shards take: to fetch what they are made of, to write them and to read them back."""
@@ -270,7 +273,7 @@ class _Run:
             if receipt and not is_in_place(receipt, self._journal):
                 if exists(self._journal.path_of(receipt.target)):
                     return None
-                write_side_file(receipt, self._journal)
+                self._receipt_bytes.append(write_side_file(receipt, self._journal))
             return record
 
     def _adopt(self, files: Sequence[OutputShard | SideFile]) -> list[str]:
