@@ -1,11 +1,11 @@
 """`csf_tool.expand`, `csf_tool.compress`, `csf_tool.convert` and `csf_tool.finish`: writing another checkpoint."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from csf_tool.api.calling import OnProgress, Source, number_of_jobs, opened, progress_to, public
 from csf_tool.arguments import as_names, as_path
@@ -82,7 +82,7 @@ def expand(
     request = WriteRequest(
         number_of_jobs(jobs), shards, recheck, drop_cache, ignore_space, adopt, consume_source, cluster, all_shards
     )
-    if consumed := _consumed(request, "checkpoint", checkpoint, destination):
+    if consumed := _consumed(request, "checkpoint", checkpoint, destination, "expand"):
         return expand_document(as_expanded(consumed))
     with _begun(request, "checkpoint", checkpoint, destination) as w:
         progress = progress_to(on_progress)
@@ -154,7 +154,7 @@ def compress(
     origin = StatedOrigin(family, source_model_id, source_revision)
     require_that_options_fit(to, origin)
     what = CompressOptions(layout, rules, origin)
-    if consumed := _consumed(request, "dense", dense, destination):
+    if consumed := _consumed(request, "dense", dense, destination, "compress", what.wanted(layout)):
         return compress_document(as_compressed(consumed))
     with _begun(request, "dense", dense, destination) as w:
         encoder, decoder = request.encoder(device), request.decoder(device)
@@ -219,7 +219,7 @@ def convert(
     origin = StatedOrigin(family, source_model_id, source_revision)
     require_that_options_fit(to, origin, checkpoint_root)
     what = ConvertOptions(checkpoint_root, origin)
-    if consumed := _consumed(request, "source", source, destination):
+    if consumed := _consumed(request, "source", source, destination, "convert", what.wanted(Target(to))):
         return convert_document(as_converted(consumed, Target(to)))
     with _begun(request, "source", source, destination, link=link) as w:
         progress = progress_to(on_progress)
@@ -250,11 +250,18 @@ def finish(
         return written_document(done)
 
 
-def _consumed(request: WriteRequest, name: str, source: Source, destination: str | os.PathLike[str]) -> Written | None:
+def _consumed(
+    request: WriteRequest,
+    name: str,
+    source: Source,
+    destination: str | os.PathLike[str],
+    operation: str,
+    options: Mapping[str, Any] | None = None,
+) -> Written | None:
     """See `WriteRequest.consumed`; an opened source has its shards still."""
     if isinstance(source, Checkpoint):
         return None
-    return request.consumed(as_path(name, source), as_path("destination", destination))
+    return request.consumed(as_path(name, source), as_path("destination", destination), operation, options)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -57,13 +58,15 @@ def parse_list(raw: bytes, where: str) -> Parsed:
 
 
 def _decoded(raw: bytes) -> str:
-    """The text: names keep bytes that are no UTF-8, as paths do; byte order marks go; PowerShell writes UTF-16."""
+    """The text: names keep bytes that are no UTF-8, as paths do; byte order marks go; PowerShell writes UTF-16.
+
+    Where no line ends in a new line, the CRs of old systems end them.
+    """
+    text = raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        try:
-            return raw.decode("utf-16")
-        except UnicodeDecodeError:
-            pass
-    return raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+        with suppress(UnicodeDecodeError):
+            text = raw.decode("utf-16")
+    return text if "\n" in text or "\0" in text else text.replace("\r", "\n")
 
 
 def what_it_is(raw: bytes) -> str:

@@ -38,6 +38,9 @@ _OTHER_SUM = re.compile(r"\\?([0-9a-fA-F]{32,128}) [ *]?.+")
 _OTHER_KINDS = {32: "MD5", 40: "SHA-1", 56: "SHA-224", 96: "SHA-384", 128: "SHA-512 or BLAKE2b"}
 """Kinds of sums by their hex digits."""
 
+_BEGUN_DIGEST = re.compile(r"[0-9a-fA-F]+")
+"""All that is left of the last line of a list that was cut short, which no new line ends."""
+
 _BEGINS_WITH_DIGEST = re.compile(r"\\?[0-9a-fA-F]{64}[ \t]")
 _HOLDS_DIGEST = re.compile(r"(?<![0-9a-zA-Z])[0-9a-fA-F]{63,65}(?![0-9a-zA-Z])")
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
@@ -86,6 +89,8 @@ def parse_lines(text: str, where: str) -> Parsed:
         if named := _parse(line, style):
             name = _GIT_LFS_SIZE.sub("", named[0]) if sizes else named[0]
             parsed.found.append(Listed(name, named[1], number))
+        elif number == len(lines) and _BEGUN_DIGEST.fullmatch(line):
+            parsed.damaged(number, where, "the list ends within a hash")
         elif _was_meant_as_hash(line) and not _SEVEN_ZIP_RULE.match(line):
             parsed.damaged(number, where)
     return parsed

@@ -27,6 +27,9 @@ SUMS_FILES = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha256sum.txt")
 """Names of files as `sha256sum` writes them."""
 
 _UNKNOWN = "unknown"
+_MOST_LINKS = 8
+"""Links that are followed one after another in search of a blob."""
+
 _GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
 
 
@@ -176,14 +179,21 @@ def _damaged_notes(checkpoint: Checkpoint) -> list[Problem]:
 
 
 def _cache_hash(path: Path, name: str) -> list[PublishedHash]:
-    """The hash of a file in a Hub cache, where a snapshot's file is a link to a blob that is named after its hash."""
-    try:
-        if not path.is_symlink():
-            return []
-        target = path.readlink()
-    except OSError as error:
-        raise reading_fault(name, error) from error
-    return _hash_named(target.name, name, "the blob's name in the Hub cache") if target.parent.name == "blobs" else []
+    """The hash of a file in a Hub cache, where a snapshot's file is a link to a blob that is named after its hash.
+
+    Links to a snapshot's files count as well, wherever they lie.
+    """
+    for _ in range(_MOST_LINKS):
+        try:
+            if not path.is_symlink():
+                break
+            target = path.readlink()
+        except OSError as error:
+            raise reading_fault(name, error) from error
+        if target.parent.name == "blobs":
+            return _hash_named(target.name, name, "the blob's name in the Hub cache")
+        path = path.parent / target
+    return []
 
 
 def _download_hash(root: Path, name: str) -> list[PublishedHash]:
@@ -199,7 +209,9 @@ def _download_lines(root: Path, name: str) -> list[str]:
         return []
 
 
-def _hash_named(digest: str, name: str, evidence: str) -> list[PublishedHash]:
+def _hash_named(written: str, name: str, evidence: str) -> list[PublishedHash]:
+    """The hash that is written somewhere, as servers may spell it: in quotes, marked as weak, in capitals."""
+    digest = written.removeprefix("W/").strip('"').lower()
     if is_sha256(digest):
         return [PublishedHash(name, "sha256", digest, evidence)]
     if _GIT_SHA1.fullmatch(digest):

@@ -34,7 +34,7 @@ def expand(
     from csf_tool.write.consumed import as_expanded
     from csf_tool.write.expand import expand as run
 
-    if consumed := how.consumed(checkpoint, destination):
+    if consumed := how.consumed(checkpoint, destination, "expand"):
         how.show(as_expanded(consumed), expand_document, lambda _: [], as_json)
         return 0
     with how.opened(checkpoint, destination) as w:
@@ -140,14 +140,14 @@ def compress(
     from csf_tool.write.consumed import as_compressed
     from csf_tool.write.selection import Rules
 
-    if consumed := how.consumed(dense, destination):
-        how.show(as_compressed(consumed), compress_document, lambda _: [], as_json)
-        return 0
     what = CompressOptions(
         layout=to,
         rules=Rules(tuple(include or ()), tuple(exclude or ()), keep_larger, allow_padded),
         origin=origin.stated(to),
     )
+    if consumed := how.consumed(dense, destination, "compress", what.wanted(to)):
+        how.show(as_compressed(consumed), compress_document, lambda _: [], as_json)
+        return 0
     with how.opened(dense, destination) as w:
         encoder, decoder = w.request.encoder(device, note), w.request.decoder(device)
         done = run(w.source, w.destination, what, encoder, decoder, w.progress, w.options)
@@ -186,10 +186,10 @@ def convert(
     from csf_tool.write.convert import ConvertOptions
     from csf_tool.write.convert import convert as run
 
-    if consumed := how.consumed(source, destination):
+    what = ConvertOptions(checkpoint_root, origin.stated(to, checkpoint_root))
+    if consumed := how.consumed(source, destination, "convert", what.wanted(to)):
         how.show(as_converted(consumed, to), convert_document, lambda _: [], as_json)
         return 0
-    what = ConvertOptions(checkpoint_root, origin.stated(to, checkpoint_root))
     with how.opened(source, destination, link=link) as w:
         done = run(w.source, w.destination, to, what, w.progress, w.options)
         w.list_files(done)

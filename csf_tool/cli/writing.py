@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -118,9 +118,11 @@ class WritingOptions:
         else:
             show(done, document, report, as_json)
 
-    def consumed(self, argument: str, destination: Path) -> "Written | None":
+    def consumed(
+        self, argument: str, destination: Path, operation: str, options: "Mapping[str, Any] | None" = None
+    ) -> "Written | None":
         """See `WriteRequest.consumed`."""
-        done = self.request.consumed(Path(argument), destination)
+        done = self.request.consumed(Path(argument), destination, operation, options)
         if done and not self.dry_run:
             note(f"{destination} is complete already, and the shards of {argument} are gone")
         return done

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.index import INDEX_NAME, MAP_KEY, Index, is_index_name, read_index
@@ -97,11 +98,28 @@ class SideComparison:
     """Result of comparing the files beside the shards with a reference's.
 
     `compared` are the paths of the files whose content was compared, `files` is their number without the index.
+    `of_reference` are the problems that only another copy of the reference mends.
     """
 
     files: int = 0
     compared: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
+    of_reference: list[Problem] = field(default_factory=list)
+
+    def add(self, finding: Finding, where: str) -> None:
+        """Add a problem of a file."""
+        self.problems.append(Problem(*finding, where))
+        if isinstance(finding, _OfReference):
+            self.of_reference.append(self.problems[-1])
+
+
+class _OfReference(Finding):
+    """A fault of the reference's file."""
+
+    @classmethod
+    def of(cls, finding: Finding) -> "_OfReference":
+        """The same fault, said to be the reference's."""
+        return cls(f"in the reference: {finding.problem}", finding.code)
 
 
 def compare_side_files(
@@ -129,12 +147,19 @@ def compare_side_files(
         if mine is None or other is None:
             having = reference if mine is None else checkpoint
             if name not in aside and (mine is None or _is_complete(reference)) and not _is_second_index(name, having):
-                found.problems.append(Problem(*(_MISSING if mine is None else _SURPLUS), (folder / name).as_posix()))
-        elif not _is_left_out(checkpoint, mine) and not _is_left_out(reference, other):
+                missing = (other and _fault_of(reference, name, other)) or _MISSING
+                found.add(missing if mine is None else _SURPLUS, (folder / name).as_posix())
+        elif fault := _fault_of(reference, name, other):
+            found.add(fault, mine)
+        elif (
+            not _is_left_out(checkpoint, mine)
+            and not _is_left_out(reference, other)
+            and not _lists_other_shards(checkpoint, reference, name)
+        ):
             found.files += 1
             found.compared.add(mine)
             if problem := _difference(name, checkpoint.root / mine, reference.root / other, on_bytes):
-                found.problems.append(Problem(*problem, mine))
+                found.add(problem, mine)
     if not shards_only:
         _compare_indexes(found, checkpoint, reference)
     return found
@@ -156,10 +181,21 @@ def _one_a_side(
 ) -> tuple[str | None, str | None]:
     """The paths of a file on both sides; a link to a folder is none where the other side has a file."""
     mine, other = (there.get(name) for there in files)
-    is_link = [
-        path is not None and is_folder(side.root / path) for side, path in zip(sides, (mine, other), strict=True)
-    ]
+    if mine is None or other is None:
+        return mine, other
+    is_link = [is_folder(side.root / path) for side, path in zip(sides, (mine, other), strict=True)]
     return (None if is_link == [True, False] else mine), (None if is_link == [False, True] else other)
+
+
+def _fault_of(reference: Checkpoint, name: str, path: str) -> Finding | None:
+    """Why there is nothing to read under the name of a file of the reference: a link to nothing, or a pipe."""
+    if _is_left_out(reference, path):
+        return None
+    try:
+        file_size(reference.root / path, name)
+    except CheckpointError as error:
+        return _OfReference.of(Finding(error.problem, error.code))
+    return None
 
 
 def _wanted(files: dict[str, str], shards_only: bool) -> dict[str, str]:
@@ -180,10 +216,7 @@ def _difference(name: str, ours: Path, theirs: Path, on_bytes: Callable[[int], N
         mine = file_size(ours, name)
     except CheckpointError:
         return _MISSING  # or a link to nothing
-    try:
-        other = file_size(theirs, name)
-    except CheckpointError as error:
-        return Finding(f"in the reference: {error.problem}", error.code)
+    other = file_size(theirs, name)
     if mine == other and _is_same(name, ours, theirs, mine, on_bytes):
         return None
     try:
@@ -216,15 +249,38 @@ def _json_difference(name: str, ours: Path, theirs: Path) -> Finding | None:
             return None
     mine, other = map(parse_values, raws)
     if repeated := mine.repeated or other.repeated:
-        return Finding(f"{'' if mine.repeated else 'in the reference: '}{repeated}", Code.INVALID_JSON)
-    if is_index_name(name) and "/" not in name and (_lists_streams(mine) or _lists_streams(other)):
-        return None  # the shards themselves say where a tensor is, and they have been compared
+        finding = Finding(repeated, Code.INVALID_JSON)
+        return finding if mine.repeated else _OfReference.of(finding)
+    if _is_index(name) and (_lists_streams(mine) or _lists_streams(other)):
+        return difference(_dense_map(mine), _dense_map(other))
     return difference(mine.value, other.value)
 
 
-def _lists_streams(index: Document) -> bool:
+def _is_index(name: str) -> bool:
+    return is_index_name(name) and "/" not in name
+
+
+def _lists_other_shards(checkpoint: Checkpoint, reference: Checkpoint, name: str) -> bool:
+    """Whether an index cannot be that of the reference, whose tensors lie in other shards."""
+    return _is_index(name) and {s.file for s in checkpoint.shards} != {s.file for s in reference.shards}
+
+
+def _weight_map(index: Document) -> dict[str, Any]:
     weight_map = index.value.get(MAP_KEY) if isinstance(index.value, dict) else None
-    return isinstance(weight_map, dict) and any(map(parse_stream_name, weight_map))
+    return weight_map if isinstance(weight_map, dict) else {}
+
+
+def _lists_streams(index: Document) -> bool:
+    return any(map(parse_stream_name, _weight_map(index)))
+
+
+def _dense_map(index: Document) -> dict[str, dict[str, str]]:
+    """The shards of the dense tensors that an index lists; both streams of a plane stand for its scales."""
+    found: dict[str, set[str]] = {}
+    for name, shard in _weight_map(index).items():
+        stream = parse_stream_name(name)
+        found.setdefault(stream.scale if stream else name, set()).add(str(shard))
+    return {MAP_KEY: {name: " and ".join(sorted(shards)) for name, shards in found.items()}}
 
 
 def _compare_indexes(found: SideComparison, checkpoint: Checkpoint, reference: Checkpoint) -> None:

@@ -225,7 +225,7 @@ class _Verification:
         """Run `work` on the numbers of all tasks: in forked workers where they can do it, in threads if not."""
         jobs = min(self._options.jobs, tasks)
         is_here = not any(side.is_remote for side in (self._checkpoint, self._against) if side)
-        if jobs > 1 and is_here and isinstance(self._decoder, NumpyDecoder) and may_fork():
+        if jobs > 1 and is_here and isinstance(self._decoder, NumpyDecoder) and may_fork(jobs):
             run_forked(tasks, work, done, jobs, self._progress.advance)
             return
         run_with_progress(range(tasks), work, done, jobs, self._cancel, self._progress)
@@ -292,6 +292,7 @@ class _Verification:
             check.failures += beside.problems
             names = [problem for problem in beside.problems if problem.code is Code.REFERENCE_NAMES]
             self.result.not_mendable.update(p for p in names if is_file(self._checkpoint.root / p.file))
+            self.result.not_mendable.update(beside.of_reference)
             files, self._compared = beside.files, beside.compared
         others = f", and {count(files, 'file')} beside the shards" if files else ""
         check.note = f"bytes of every tensor of {self._against.label}{others}"

@@ -25,7 +25,12 @@ _WORDS = {
 def dry_run_report(done: Written) -> list[RenderableType]:
     """The files, the sums, and what would not be carried over, removed or compressed."""
     plan = done.dry_run or DryRun()
-    lines = complete_already(done) if done.was_complete else [*_files(plan), "", *_sums(done, plan)]
+    if not done.was_complete:
+        lines = [*_files(plan), "", *_sums(done, plan)]
+    elif done.dry_run is None:
+        lines = complete_already(done)
+    else:  # of a run that has removed its source, but for these shards
+        lines = [f"{escape(done.destination)} is complete already, made of {escape(done.source)}."]
     if plan.removes:
         lines.append(f"Would REMOVE {count(len(plan.removes), 'source shard')}: {some(plan.removes)}.")
     if not done.was_complete:

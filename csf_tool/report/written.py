@@ -55,7 +55,10 @@ def some(names: list[str]) -> str:
 
 def complete_already(written: Written) -> list[RenderableType]:
     """The report of a run that had nothing to do."""
-    return [
-        f"{escape(written.destination)} is complete already, made by the same command from {escape(written.source)}: "
-        "nothing was read or written. csf-tool verify proves its bytes; --recheck compares them with the source's."
+    lines = [
+        f"{escape(written.destination)} is complete already: it has what the same command writes from "
+        f"{escape(written.source)}, by the names and sizes of all files, the headers of shards, and the bytes of files "
+        "that are carried over. Nothing was written, and no tensor was compared: csf-tool verify proves them; "
+        "--recheck compares them with the source's."
     ]
+    return [*lines, *(f"Note: {note}" for note in sentences_of(written.notes))]

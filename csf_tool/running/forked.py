@@ -40,18 +40,37 @@ _SEMAPHORES = Path("/dev/shm")
 _POOL_BYTES = 256 << 20
 """Address space for the threads of a pool and its workers, which do not end well where they find none."""
 
+_DESCRIPTORS = Path("/proc/self/fd")
+"""The folder in which Linux lists this process's open files."""
+
+_POOL_FILES, _WORKER_FILES = 64, 4
+"""Open files of a pool and what is read meanwhile, and of each worker: a pool that finds none waits for ever."""
+
 _work: Work[Any]
 _sending: "Connection[Any, Any]"
 """The work of a worker, and the pipe it reports to: set in forked workers alone."""
 
 
-def may_fork() -> bool:
-    """Whether forked workers can help, and are safe: a lock of another thread would stay locked in them for ever."""
+def may_fork(workers: int) -> bool:
+    """Whether so many forked workers can help, and are safe.
+
+    A lock of another thread would stay locked in them for ever; short of memory or of open files, a pool does not end.
+    """
     try:
         cores, threads = len(os.sched_getaffinity(0)), len(list(_THREADS.iterdir()))
-    except (AttributeError, OSError):  # not Linux
+        files = _files_left()
+    except (AttributeError, ImportError, OSError):  # not Linux
         return False
-    return cores > 1 and threads == 1 and os.access(_SEMAPHORES, os.W_OK) and has_memory(_POOL_BYTES)
+    has_room = files >= _POOL_FILES + _WORKER_FILES * workers and has_memory(_POOL_BYTES)
+    return cores > 1 and threads == 1 and os.access(_SEMAPHORES, os.W_OK) and has_room
+
+
+def _files_left() -> float:
+    """Number of files that this process may open still."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return float("inf") if limit == resource.RLIM_INFINITY else limit - len(list(_DESCRIPTORS.iterdir()))
 
 
 def run_forked(tasks: int, work: Work[R], done: Callable[[int, R], None], workers: int, on_bytes: OnBytes) -> None:

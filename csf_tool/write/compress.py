@@ -59,7 +59,7 @@ class CompressOptions:
     rules: Rules = field(default_factory=Rules)
     origin: StatedOrigin = field(default_factory=StatedOrigin)
 
-    def wanted(self, layout: str) -> dict[str, Any]:
+    def wanted(self, layout: str | None) -> dict[str, Any]:
         """The options that two runs must share for one to go on from the other, as JSON."""
         options = {"layout": layout, **asdict(self.rules), **asdict(self.origin)}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
@@ -166,17 +166,18 @@ def compress(
     target = TARGETS[facts["layout"]] if facts else layout_to_write(checkpoint, options.layout, options.rules, recipes)
     earlier = Earlier.at(destination, checkpoint, how, "compress", options.wanted(target.layout.name))
     require_sound(checkpoint, earlier.consumed, "not compressed")
-    if earlier.result:
-        return _compressed(earlier.written(checkpoint, destination), target, earlier.result, encoder.device)
     checkpoint.fetch_side_files()
     require_known_hashes(checkpoint, "not compressed")
     left: list[LeftDense] = []
     there = Destination(destination)
-    there.require_writable(OWN_FOLDER)  # before there is work to lose
-    kept = None if how.executor or how.dry_run else KeptStreams(there)
+    if not earlier.result:
+        there.require_writable(OWN_FOLDER)  # before there is work to lose
+    kept = None if how.executor or how.dry_run or earlier.result else KeptStreams(there)
     with kept or nullcontext():
         if facts:
             choice = _Choice(**facts)
+        elif earlier.result:
+            choice = _chosen(checkpoint, target, _planes_in(earlier.result), recipes)
         else:
             names = [target.layout.stored_name(shard.name) for shard in checkpoint.shards]
             mine = [name for i, name in enumerate(names) if how.share.takes(i)]
@@ -254,13 +255,10 @@ def _with_all_experts(checkpoint: Checkpoint, choice: _Choice) -> list[str]:
 
 
 def _compressed(
-    written: Written, target: TargetLayout, planes: "_Choice | Checkpoint", device: str, left: Sequence[LeftDense] = ()
+    written: Written, target: TargetLayout, choice: "_Choice", device: str, left: Sequence[LeftDense]
 ) -> Compressed:
-    """The result for planes that were chosen in this run, or that a finished destination holds."""
-    if isinstance(planes, Checkpoint):
-        scales = [(plane.fmt.name, plane.dense_bytes, plane.csf_bytes) for plane in planes.planes]
-    else:
-        scales = planes.scales()
+    """The result for the planes that were chosen."""
+    scales = choice.scales()
     by_format = []
     for name in dict.fromkeys(name for name, _, _ in scales):
         own = [(dense, stored) for other, dense, stored in scales if other == name]
@@ -288,9 +286,22 @@ def _choose(
         why = "; ".join([stay_dense(selection.left), *idle_globs(rules, [left.plane.name for left in selection.left])])
         raise UsageError(f"0 planes matched: {why}", Code.NOTHING_MATCHED, checkpoint.label)
     chosen = {p.name: (p.fmt.name, p.rows, p.cols, selection.exceptions[p.name]) for p in selection.chosen}
+    return _chosen(checkpoint, target, chosen, recipes), selection.left
+
+
+def _planes_in(result: Checkpoint) -> dict[str, tuple[str, int, int, int]]:
+    """The planes that a finished result holds, so that none has to be encoded to know it."""
+    exceptions = ((plane, plane.exceptions.tensor.nbytes // EXCEPTION_BYTES) for plane in result.planes)
+    return {plane.name: (plane.fmt.name, plane.rows, plane.cols, number) for plane, number in exceptions}
+
+
+def _chosen(
+    checkpoint: Checkpoint, target: TargetLayout, planes: dict[str, tuple[str, int, int, int]], recipes: Recipes
+) -> _Choice:
+    """The choice of these planes."""
     names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
     shards = [shard.name for shard in checkpoint.shards]
-    return _Choice(target.layout.name, chosen, shards, names, recipes.written), selection.left
+    return _Choice(target.layout.name, planes, shards, names, recipes.written)
 
 
 def _relabelled(checkpoint: Checkpoint, choice: _Choice) -> list[str]:

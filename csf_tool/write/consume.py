@@ -6,9 +6,10 @@ found right. Removals are recorded first, so that the run after a killed one kno
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.model import Checkpoint, Shard
@@ -16,15 +17,16 @@ from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.new_file import lock, sync_folder
 from csf_tool.disk.own_files import OWN_FOLDER
-from csf_tool.disk.paths import holds_files, safe_relative
+from csf_tool.disk.paths import holds_files, names_in, safe_relative
 from csf_tool.disk.reader import RandomReader, drop_cache, exists
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import escape
 from csf_tool.write.dry_run import DryRun
-from csf_tool.write.finished import finished_run
+from csf_tool.write.finished import finished_run, is_as_noted
 from csf_tool.write.journal import Journal, Record, consumed_shards, is_complete
 from csf_tool.write.output import OutputShard
-from csf_tool.write.run import Written
+from csf_tool.write.run import Run, Written
+from csf_tool.write.sound import sound_result
 
 
 def require_consumable(checkpoint: Checkpoint) -> None:
@@ -79,23 +81,29 @@ def _why_not(shard: Shard) -> str | None:
     return None
 
 
-def last_to_remove(source: Path, destination: Path) -> list[str] | None:
-    """The source shards that a run was killed over removing at its end; None where no such run is there.
+def last_to_remove(source: Path, destination: Path, operation: str, options: Mapping[str, Any]) -> list[str] | None:
+    """The source shards that such a run was killed over removing at its end; None where no such run is there.
 
     There are none where a run that removed the shards of `source` has finished.
 
     Raises:
-        UsageError: the destination is of another source, or a shard in `source` is not the one that the run has read.
+        UsageError: the destination is of another source or another run, it has changed since its run was finished, or
+            a shard in `source` is not the one that the run has read.
     """
     if not is_complete(destination):
         noted = finished_run(destination)
-        is_done = noted.get("root") == source_root(source) and not _has_shards(source)
-        return [] if is_done else None
-    journal = Journal(destination)
-    run = journal.run()
-    if run is None or run.root != source_root(source):
-        of = run.label if run else "something else"
-        raise UsageError(f"is the result of {of}, not of {source}: nothing was removed", file=str(destination))
+        if noted.get("root") != source_root(source) or _has_shards(source) or not names_in(destination):
+            return None
+        _require_such(Run.parse(noted), source, destination, operation, options)
+        if not is_as_noted(destination):
+            problem = f"was made of {source}, whose shards are gone, and is not as that run has left it"
+            problem += ": a file was added or removed, or has another size"
+            raise UsageError(problem, Code.LOST_OUTPUT, str(destination))
+        return []
+    _require_such(Journal(destination).run(), source, destination, operation, options)
+    if sound_result(destination, operation, excused=Code.RUN_UNFINISHED) is None:
+        problem = "is not whole any more, though all of it was written: nothing was removed; csf-tool verify says more"
+        raise UsageError(problem, Code.LOST_OUTPUT, str(destination))
     consumed = consumed_shards(destination)
     for name, recorded in consumed.items():
         status = _status(source / safe_relative(name, OWN_FOLDER))
@@ -105,13 +113,30 @@ def last_to_remove(source: Path, destination: Path) -> list[str] | None:
     return [name for name in consumed if _status(source / name)]
 
 
-def finished_removal(source: Path, destination: Path, *, dry_run: bool = False) -> Written | None:
+def _require_such(run: Run | None, source: Path, destination: Path, operation: str, options: Mapping[str, Any]) -> None:
+    """Check that a run had this source, did the same, and had the same options.
+
+    Raises:
+        UsageError: it had not.
+    """
+    if run is None or run.root != source_root(source):
+        of = run.label if run else "something else"
+        raise UsageError(f"is the result of {of}, not of {source}: nothing was removed", file=str(destination))
+    if not run.is_such(operation, options):
+        why = ", with other options" if run.operation == operation else ""
+        problem = f"is the result of `csf-tool {run.operation} {run.label}`{why}: nothing was removed"
+        raise UsageError(problem, file=str(destination))
+
+
+def finished_removal(
+    source: Path, destination: Path, operation: str, options: Mapping[str, Any], *, dry_run: bool = False
+) -> Written | None:
     """Remove the last source shards of a run that was killed while it did so; None where no such run is there.
 
     Raises:
         As `last_to_remove`.
     """
-    names = last_to_remove(source, destination)
+    names = last_to_remove(source, destination, operation, options)
     if names is None:
         return None
     done = Written(source=str(source), destination=str(destination), was_complete=True)

@@ -113,12 +113,8 @@ def convert(
         output = _output(checkpoint, layout, facts, earlier, options, notes)
     else:
         output = _serving_output(checkpoint, facts, options)
-    if earlier.result:
-        written = earlier.written(checkpoint, destination)
-    else:
-        written = write(output, checkpoint, destination, earlier, progress, how, begun)
-    copied = len(written.shards) - len(written.linked) - len(written.resumed_shards)
-    if how.link and copied:
+    written = write(output, checkpoint, destination, earlier, progress, how, begun)
+    if how.link and (copied := len(written.new_shards) - len(written.linked)):
         why = "their headers change, they are on the Hub, or the file system does not link"
         notes.append(f"{count(copied, 'shard')} copied, not linked: {why}")
     return Converted(**vars(written) | {"notes": written.notes + notes}, target=target)

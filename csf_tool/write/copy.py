@@ -87,13 +87,17 @@ def write_parts(
 def write_side_file(side_file: SideFile, journal: Journal) -> int:
     """Write a file unless an earlier run has, and return the bytes written. Links become ordinary files.
 
+    One that the source has in other bytes since then is written again.
+
     Raises:
         CheckpointError: it cannot be read, or does not have the hash that it must have.
         EnvironmentFault: the system cannot read or write.
     """
     name, size = side_file.target, side_file.size
     if journal.finished(name):
-        return 0
+        if journal.is_closing() or side_file.is_equal_to(journal.path_of(name)):
+            return 0
+        journal.forget(name)
 
     def prove(path: Path) -> Record:
         if side_file.sha256 and (found := sha256_of(path, name)) != side_file.sha256:

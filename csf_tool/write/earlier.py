@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from csf_tool.checkpoint.causes import first_of
-from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.model import Checkpoint
-from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import obstacles
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.json_files import parse_json
 from csf_tool.disk.own_files import has_journal
-from csf_tool.disk.paths import holds_files, names_in, relative_files
-from csf_tool.disk.reader import RandomReader, is_file, is_folder
+from csf_tool.disk.paths import holds_files, names_in
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.text import escape
 from csf_tool.write.consume import source_root
@@ -23,8 +20,8 @@ from csf_tool.write.destination import Destination
 from csf_tool.write.fingerprint import fingerprint
 from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, consumed_shards
-from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.run import Run, WriteOptions, Written
+from csf_tool.write.sound import opened, sound_result
 
 FACTS = "facts"
 """The name that `Output.facts` are kept under while source shards go."""
@@ -34,12 +31,14 @@ FACTS = "facts"
 class Earlier:
     """Remains of an earlier run in the same destination.
 
-    `consumed` are the source shards that it removed, and `facts` the `Output.facts` that it kept. `result` is the
-    checkpoint in the destination, if that run was the same as this one and finished.
+    `consumed` are the source shards that it removed, and `facts` the `Output.facts` that it kept. `was_finished` says
+    that a run such as this one is noted to have filled the destination; `result` is the checkpoint that is there then,
+    if it is sound.
     """
 
     consumed: Mapping[str, tuple[int, int]]
     facts: dict[str, Any] | None
+    was_finished: bool
     result: Checkpoint | None
     run: Run
     _journal: Journal
@@ -64,16 +63,17 @@ class Earlier:
         root = "" if checkpoint.hub else source_root(checkpoint.root)
         chosen = {**(wanted or {}), **({"all_shards": True} if checkpoint.all_shards else {})}
         run = Run(operation, fingerprint(checkpoint, consumed), chosen, escape(checkpoint.label), root)
-        result = None if options.compares else finished_result(destination, run)
-        if result is None:
+        was_finished = not options.compares and _was_finished(destination, run)
+        result = sound_result(destination, run.operation) if was_finished else None
+        if not was_finished:
             journal.require_same(run)  # before there is work to lose
-        if result is None and not options.compares and not holds_files(destination, SHARD_SUFFIX):
+        if not was_finished and not options.compares and not holds_files(destination, SHARD_SUFFIX):
             journal.require_begun_or_empty()  # before there is work to lose; folders with shards are examined later
-        return cls(consumed, kept_facts(destination), result, run, journal)
+        return cls(consumed, kept_facts(destination), was_finished, result, run, journal)
 
-    def written(self, checkpoint: Checkpoint, destination: Path) -> Written:
+    def written(self, checkpoint: Checkpoint, destination: Path, notes: list[str]) -> Written:
         """The report on a result that was complete already."""
-        return Written(source=checkpoint.label, destination=str(destination), was_complete=True)
+        return Written(source=checkpoint.label, destination=str(destination), notes=notes, was_complete=True)
 
     def content(self, name: str) -> bytes | None:
         """The kept content of a file beside the shards: headers that it was made from may have been removed."""
@@ -121,48 +121,24 @@ def require_sound(
         raise CheckpointError(f"{refusal}: {first_of(faults)}", Code.FAULTY_SOURCE, checkpoint.label)
 
 
-def finished_result(destination: Path, run: Run) -> Checkpoint | None:
-    """The checkpoint in a destination that a run is noted to have finished, if that run is the same as `run`.
+def _was_finished(destination: Path, run: Run) -> bool:
+    """Whether a run such as `run` is noted to have filled the destination, which has files in it still.
 
     Raises:
-        UsageError: it is the result of something else.
+        UsageError: it holds the result of something else.
     """
     noted = finished_run(destination)
     if not noted or has_journal(destination) or not names_in(destination):
-        return None
+        return False
     try:
         earlier = Run.parse(noted)
-        opened = open_checkpoint(destination)
     except CsfToolError:
-        return None
-    if not earlier.is_same(run):
-        what = f"csf-tool {earlier.operation} {earlier.label}"
-        why = "with other options" if (earlier.source, earlier.operation) == (run.source, run.operation) else "finished"
-        problem = f"holds the result of `{what}`, {why}: give another folder, or remove this one"
-        raise UsageError(problem, file=str(destination))
-    carried = CONFIG_FILES if run.operation == "expand" else ()  # as they are, whatever is in them
-    return None if any(problem.file not in carried for problem in obstacles(opened.problems)) else opened
-
-
-def holds_whole(destination: Path, output: Output) -> bool:
-    """Whether a folder holds the files of an output and no others, as far as names, sizes and headers tell.
-
-    Only for folders without a note of the run that filled them.
-    """
-    if finished_run(destination) or not is_folder(destination):
         return False
-    files = {shard.name: shard for shard in output.shards}
-    beside = {file.target: file for file in output.side_files}
-    present = set(relative_files(destination))
-    if not {*files, *beside} <= present or not present <= {*files, *beside, *output.document_names}:
+    if earlier.is_same(run):
+        return True
+    if opened(destination) is None:
         return False
-    return all(_has_header(destination / name, shard) for name, shard in files.items()) and all(
-        file.is_equal_to(destination / name) for name, file in beside.items()
-    )
-
-
-def _has_header(path: Path, shard: OutputShard) -> bool:
-    if not is_file(path) or path.stat().st_size != shard.size:
-        return False
-    with RandomReader(path, shard.name) as reader:
-        return reader.read(0, len(shard.header)) == shard.header
+    what = f"csf-tool {earlier.operation} {earlier.label}"
+    why = "with other options" if (earlier.source, earlier.operation) == (run.source, run.operation) else "finished"
+    problem = f"holds the result of `{what}`, {why}: give another folder, or remove this one"
+    raise UsageError(problem, file=str(destination))

@@ -16,10 +16,13 @@ from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers
+from csf_tool.codes import Code
 from csf_tool.disk.hashing import Hashing, sha256_of
 from csf_tool.disk.json_files import render_json
 from csf_tool.disk.own_files import has_journal
+from csf_tool.disk.paths import relative_files
 from csf_tool.disk.reader import RandomReader, exists
+from csf_tool.errors import CheckpointError
 from csf_tool.progress import Amount, OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import run_with_progress
 from csf_tool.write.adopt import adopt
@@ -27,7 +30,7 @@ from csf_tool.write.consume import Consumer, sole_consumer
 from csf_tool.write.copy import pieces, write_side_file
 from csf_tool.write.destination import Destination
 from csf_tool.write.dry_run import foresee
-from csf_tool.write.earlier import FACTS, Earlier, holds_whole
+from csf_tool.write.earlier import FACTS, Earlier
 from csf_tool.write.evidence import (
     Evidence,
     require_hashes,
@@ -39,6 +42,7 @@ from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.room import room_needed
 from csf_tool.write.run import Run, Share, WriteOptions, Written
 from csf_tool.write.shard_job import Did, ShardJob, is_in_place, write_shard
+from csf_tool.write.whole import files_made, holds_whole, names_of
 
 
 def write(
@@ -60,10 +64,13 @@ def write(
         CheckpointError: a source is broken, or what was written is not what it must be: only good shards have names.
         EnvironmentFault: not enough room, or the system cannot write.
     """
-    if not options.compares and not has_journal(destination) and holds_whole(destination, output):
-        return earlier.written(checkpoint, destination)
+    is_to_begin = not options.compares and not has_journal(destination)
+    if is_to_begin and holds_whole(destination, output, was_finished=earlier.was_finished):
+        return earlier.written(checkpoint, destination, _notes_on_complete(destination, output, options))
     with sole_consumer(checkpoint) if options.consume_source else nullcontext():
         mine = [shard for i, shard in enumerate(output.shards) if options.share.takes(i)]
+        if earlier.consumed:
+            _require_kept(output, destination)
         if options.dry_run:
             return _foreseen(output, mine, checkpoint, destination, earlier, options)
         _require_room(output, mine, checkpoint, destination, earlier.run, options)
@@ -75,6 +82,26 @@ def write(
             journal.release()
         run.written.seconds = time.monotonic() - begun
         return run.written
+
+
+def _require_kept(output: Output, destination: Path) -> None:
+    """Check that what was made of removed shards is still there, before others are removed.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    if lost := Journal(destination).lost(files_made(output)):
+        problem = "was written by an earlier run, which removed what it was made of, and is not there any more"
+        raise CheckpointError(f"{problem}: nothing was done", Code.LOST_OUTPUT, lost[0])
+
+
+def _notes_on_complete(destination: Path, output: Output, options: WriteOptions) -> list[str]:
+    """Notes on what a run over its own complete result has left alone."""
+    surplus = sorted({*relative_files(destination)} - names_of(output))
+    notes = [f"it has {', '.join(surplus)} as well, which the command does not write"] if surplus else []
+    if options.consume_source:
+        notes.append("no source shard was removed: with --recheck the tensors are compared first, and then they are")
+    return notes
 
 
 def _require_room(
@@ -114,8 +141,7 @@ def _is_alone(options: WriteOptions) -> bool:
 
 def _beside(output: Output, options: WriteOptions) -> set[str] | None:
     """The names of files that may lie in the destination already."""
-    files = [shard.name for shard in output.shards] + [file.target for file in output.side_files]
-    return {*files, *output.document_names} if options.compares else None
+    return names_of(output) if options.compares else None
 
 
 def _foreseen(
@@ -158,6 +184,8 @@ class _Run:
         self._options = options
         self._drop_cache = should_drop_cache(checkpoint, options.drop_cache)
         self.written = _report(output, checkpoint, journal.path_of(""))
+        self._receipt_bytes: list[int] = []
+        """Sizes of the receipts written for shards that were there already, by threads."""
         self._evidence = shard_evidence(checkpoint)
         self._consumer = self._start_consuming() if options.consume_source else None
 
@@ -187,6 +215,7 @@ class _Run:
         )
         self._write_shards(todo)
         self._finish_when_all_are_there()
+        self.written.bytes_written += sum(self._receipt_bytes)
 
     def _work(self, shards: list[OutputShard]) -> Amount:
         """The work that shards take: to fetch what they are made of, to write them and to read them back."""
@@ -244,7 +273,7 @@ class _Run:
             if receipt and not is_in_place(receipt, self._journal):
                 if exists(self._journal.path_of(receipt.target)):
                     return None
-                write_side_file(receipt, self._journal)
+                self._receipt_bytes.append(write_side_file(receipt, self._journal))
             return record
 
     def _adopt(self, files: Sequence[OutputShard | SideFile]) -> list[str]:

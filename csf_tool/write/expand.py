@@ -89,10 +89,7 @@ def expand(
         DecodingRenderer(decoder),
         left_out=found.left_out,
     )
-    if earlier.result:
-        written = earlier.written(checkpoint, destination)
-    else:
-        written = write(output, checkpoint, destination, earlier, progress, options, begun)
+    written = write(output, checkpoint, destination, earlier, progress, options, begun)
     new = set(written.new_shards)
     config_faults = [p for p in errors(checkpoint.problems) if p.file in CONFIG_FILES]
     return Expanded(

@@ -4,6 +4,7 @@ The note is an extended attribute of the folder: no file is added to what was wr
 attributes there is none; then only the files themselves can be compared.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -11,14 +12,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from csf_tool.disk.own_files import is_own
+from csf_tool.disk.paths import relative_files
+
 _ATTRIBUTE = "user.csf_tool.run"
+_FILES = "files"
 
 
 def note_finished(folder: Path, run: Mapping[str, Any]) -> None:
     """Note the run whose whole result a folder holds, where the file system has extended attributes."""
     if hasattr(os, "setxattr"):
         with suppress(OSError):
-            os.setxattr(folder, _ATTRIBUTE, json.dumps(run).encode())
+            os.setxattr(folder, _ATTRIBUTE, json.dumps({**run, _FILES: _sizes(folder)}).encode())
 
 
 def finished_run(folder: Path) -> dict[str, Any]:
@@ -30,3 +35,17 @@ def finished_run(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def is_as_noted(folder: Path) -> bool:
+    """Whether a folder has the files, by name and size, that it had when its run was noted, and no others."""
+    return finished_run(folder).get(_FILES) == _sizes(folder)
+
+
+def _sizes(folder: Path) -> str:
+    """A hash of the names and sizes of all files in a folder but csf-tool's own: an attribute is too small for them."""
+    hasher = hashlib.sha256()
+    for name in relative_files(folder):
+        if not is_own(name):
+            hasher.update(os.fsencode(name) + f"\0{(folder / name).lstat().st_size}\0".encode())
+    return hasher.hexdigest()

@@ -169,10 +169,20 @@ class Journal:
             entry = json.loads(self._record_path(name).read_bytes())
             record = Record(int(entry["size"]), entry.get("sha256"))
         except FileNotFoundError:  # closing a complete run removes records first
-            return Record(size) if self._was_closing or exists(self._destination / CLOSING) else None
+            return Record(size) if self.is_closing() else None
         except (ValueError, TypeError, LookupError):  # the record is damaged: the file is written again
             return None
         return record if size == record.size else None
+
+    def is_closing(self) -> bool:
+        """Whether all is finished, and the records are being removed, of which documents would be made."""
+        return self._was_closing or exists(self._destination / CLOSING)
+
+    def lost(self, again: Collection[str]) -> list[str]:
+        """Finished files that are not there any more as they were recorded, but for those that are made `again`."""
+        folder = self._destination / OWN_FOLDER / RECORDS
+        names = [_name_in(folder / file) for file in names_in(folder) if file.endswith(".json")]
+        return sorted(name for name in names if name and name not in again and not self.finished(name))
 
     def is_unrecorded(self, name: str) -> bool:
         """Whether something has the name of a file that no run has finished."""
@@ -204,7 +214,7 @@ class Journal:
         """Note that a file is complete and synced, and about to get its name."""
         path = self._record_path(name)
         with NewFile(path, f"{OWN_FOLDER}/{RECORDS}/{path.name}", replace=True) as file:
-            file.write(render_json(asdict(record)))
+            file.write(render_json({"name": name, **asdict(record)}))
 
     def forget_damaged(self, name: str) -> None:
         """Remove a file that was finished and has another size now, with its record; files without a record stay.
@@ -360,6 +370,14 @@ class Journal:
         """The partial files of all runs. `os.walk` skips folders that other processes remove meanwhile."""
         paths = (Path(folder, name) for folder, _, names in os.walk(self._destination) for name in names)
         return [path for path in paths if is_partial(path)]
+
+
+def _name_in(record: Path) -> str:
+    """The name of the file that a record is of; empty where the record is damaged, as by a cut in power."""
+    try:
+        return str(json.loads(record.read_bytes())["name"])
+    except (OSError, ValueError, TypeError, LookupError):
+        return ""
 
 
 def _plain(name: str) -> str:

@@ -1,9 +1,10 @@
 """Requests to write, of commands and of Python functions alike, whatever they write."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.coders.decoder import Decoder, make_decoder
@@ -30,12 +31,17 @@ class WriteRequest:
     all_shards: bool = False
     dry_run: bool = False
 
-    def consumed(self, source: Path, destination: Path) -> Written | None:
-        """The result of a run with `consume_source` that had only its last source shards to remove: gone now.
+    def consumed(
+        self, source: Path, destination: Path, operation: str, options: Mapping[str, Any] | None = None
+    ) -> Written | None:
+        """The result of such a run with `consume_source` that had only its last source shards to remove: gone now.
 
         A dry run leaves them.
         """
-        return finished_removal(source, destination, dry_run=self.dry_run) if self.consume_source else None
+        if not self.consume_source:
+            return None
+        chosen = {**(options or {}), **({"all_shards": True} if self.all_shards else {})}
+        return finished_removal(source, destination, operation, chosen, dry_run=self.dry_run)
 
     def require_sense(self) -> None:
         """Refuse options that do not fit together.

@@ -107,6 +107,11 @@ class Run:
         """Whether two runs write the same files."""
         return (self.operation, self.source, self.options) == (other.operation, other.source, other.options)
 
+    def is_such(self, operation: str, options: Mapping[str, Any]) -> bool:
+        """Whether it does the same with the same options, whatever the source; a layout that is None is any."""
+        chosen = {"layout": self.options.get("layout")} if options.get("layout", "") is None else {}
+        return (self.operation, self.options) == (operation, {**options, **chosen})
+
     def describe(self) -> dict[str, Any]:
         """The description in a journal or a note."""
         return {"schema": SCHEMA, "tool": f"csf-tool {__version__}", **asdict(self)}

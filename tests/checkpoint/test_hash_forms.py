@@ -267,3 +267,38 @@ def test_whatever_a_list_holds_it_is_read_or_refused(text: str) -> None:
             path.write_bytes(raw)
             with suppress(UsageError):
                 read_hash_list(path, Place(Path(folder)))
+
+
+# Lists that are damaged, or of other systems
+
+
+def test_a_list_whose_last_line_is_cut_is_never_taken_for_whole(root: Path) -> None:
+    lines = [f"{digest}  {name}" for name, digest in HASHES.items()]
+    whole = "\n".join(lines)
+    for end in range(len(lines[0]) + 1, len(whole)):
+        path = root.parent / "list"
+        path.write_text(whole[:end])
+        found = read_hash_list(path, Place(root))
+        is_between = whole[end - 1] == "\n" or whole[end] == "\n"
+        names = [name for name in found.names if name not in HASHES]
+        assert is_between or found.faults or names, whole[:end]
+
+
+def test_lines_that_end_in_carriage_returns_alone(root: Path) -> None:
+    assert read(root, "".join(f"{digest}  {name}\r" for name, digest in HASHES.items())) == HASHES
+
+
+@pytest.mark.parametrize("address", ["http://[::1/x", "https://[/", "http://]:x/y"])
+def test_an_address_that_is_none(root: Path, address: str) -> None:
+    name = "config.json"
+    raw = f"{address}\n  checksum=sha-256={'0' * 64}\nhttp://host/{name}\n  checksum=sha-256={HASHES[name]}\n"
+    (root.parent / "list").write_text(raw)
+    found = read_hash_list(root.parent / "list", Place(root))
+    assert found.digests[name] == HASHES[name]
+
+
+def test_a_carriage_return_within_a_line(root: Path) -> None:
+    name = "config.json"
+    assert read(root, f"# a\rb,c\n{HASHES[name]}  {name}\n") == {name: HASHES[name]}
+    with pytest.raises(UsageError):
+        read(root, "a\rsha256,name\nb\n")

@@ -1,6 +1,7 @@
 """Hashes that somebody published: container rows, SHA256SUMS, blob names, what hf download recorded."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -247,3 +248,30 @@ def test_a_note_of_a_download_without_a_hash_is_a_warning(tmp_path: Path, note: 
     path.write_text(note)
     [problem] = damaged_evidence(open_checkpoint(tmp_path))
     assert (problem.file, problem.severity.value) == (ONE, "warning")
+
+
+def test_links_to_the_files_of_a_snapshot_lead_to_its_blobs(tmp_path: Path) -> None:
+    """As people gather a checkpoint from a cache, or keep the blobs on another disk."""
+    snapshot = hub_cache(mini_hf(tmp_path / "in"), tmp_path / "cache")
+    elsewhere, gathered = tmp_path / "disk", tmp_path / "gathered"
+    gathered.mkdir()
+    elsewhere.mkdir()
+    for blob in sorted((snapshot.parent.parent / "blobs").iterdir()):
+        blob.rename(elsewhere / blob.name[:9])
+        blob.symlink_to(elsewhere / blob.name[:9])
+    for path in snapshot.iterdir():
+        (gathered / path.name).symlink_to(path)
+    expected = {(path.name, path.readlink().name) for path in snapshot.iterdir()}
+    for root in (snapshot, gathered):
+        assert {(e.file, e.digest) for e in published_hashes(open_checkpoint(root))} == expected
+
+
+@pytest.mark.parametrize("spelling", ["{}", '"{}"', 'W/"{}"'])
+@pytest.mark.parametrize("spell", [str.lower, str.upper])
+def test_a_note_spells_its_hash_as_a_server_did(tmp_path: Path, spelling: str, spell: Callable[[str], str]) -> None:
+    root, digest = mini_hf(tmp_path), "ab" * 32
+    note = root / NOTES / "config.json.metadata"
+    note.parent.mkdir(parents=True)
+    note.write_text(f"{'c' * 40}\n{spelling.format(spell(digest))}\n1.0\n")
+    assert [(e.file, e.digest) for e in published_hashes(open_checkpoint(root))] == [("config.json", digest)]
+    assert damaged_evidence(open_checkpoint(root)) == []

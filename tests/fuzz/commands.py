@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -10,6 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
 
@@ -32,6 +34,10 @@ COMMANDS = {
     "stats": "stats SOURCE",
     "stats by layer": "stats SOURCE --by layer",
     "stats by shard as JSON": "stats SOURCE --by shard --json",
+    "stats for cards": "stats SOURCE --by shard --markdown",
+    "ls": "ls SOURCE",
+    "ls stored": "ls SOURCE --stored",
+    "ls as JSON": "ls SOURCE --json",
     "verify": "verify SOURCE --device cpu --jobs 2",
     "verify as JSON": "verify SOURCE --device cpu --json",
     "verify by a list": "verify SOURCE --manifest LIST --device cpu --jobs 2",
@@ -41,6 +47,8 @@ COMMANDS = {
     "verify against everything": "verify SOURCE --against REFERENCE --device cpu --jobs 2",
     "expand": "expand SOURCE DEST --device cpu --jobs 2",
     "expand part": "expand SOURCE DEST --shards 1/2 --device cpu --json",
+    "expand as dry run": "expand SOURCE DEST --dry-run --device cpu",
+    "compress as dry run": "compress SOURCE DEST --keep-larger --dry-run --json --device cpu",
     "finish": "finish SOURCE DEST",
     "compress": "compress SOURCE DEST --keep-larger --device cpu",
     "compress all": "compress SOURCE DEST --include * --to container --device cpu --json",
@@ -144,7 +152,10 @@ def run(place: Workplace, name: str, file: str = "") -> int:
     assert result.exit_code in (0, 1, 2) or _is_not_here(name, output), f"exit code {result.exit_code}: {output}"
     assert (result.exit_code == 0) or output.strip(), "a failure without a word"
     assert not (acting := {c for c in output if acts_on_a_terminal(c)}), (acting, output)
+    assert not (raw := [tabbed for tabbed in tabbed_texts(place) if tabbed in output]), (raw, output)
+    assert all(len({line.count("\t") for line in table}) == 1 for table in _tables(output)), output
     assert place.surroundings() == before, "something outside the destination changed"
+    assert "dry run" not in name or not place.destination.exists(), "a dry run has written"
     written = folders.read(place.destination) if place.destination.is_dir() else {}
     assert not any(isinstance(entry, Link) for entry in written.values()), "a link in the destination"
     if result.exit_code == 0:
@@ -157,8 +168,39 @@ def _is_not_here(name: str, output: str) -> bool:
     return (name == "finish" and "not complete: " in output) or "cannot be written: File name too long" in output
 
 
+def tabbed_texts(place: Workplace) -> set[str]:
+    """Names of files and texts of JSON with a tab in them, which would make two cells of one in a table."""
+    found = {name for root in (place.source, place.reference) for name in folders.read(root) if "\t" in name}
+    parts = {part for name in found for part in name.split("/") if "\t" in part}
+    for root in (place.source, place.reference):
+        for entry in folders.read(root).values():
+            if isinstance(entry, bytes):
+                parts |= {text for raw in _TABBED.findall(entry) if "\t" in (text := _text_of(raw))}
+    return {part for part in parts if part.strip()}
+
+
+_TABBED = re.compile(rb'"[^"\\\n]{0,99}(?:\\t|\\u0009|\t)(?:[^"\\\n]|\\.){0,99}"')
+"""A text of JSON that has a tab, as an escape or as it is."""
+
+
+def _text_of(raw: bytes) -> str:
+    try:
+        return str(json.loads(raw, strict=False))
+    except ValueError:
+        return ""
+
+
+def _tables(output: str) -> list[list[str]]:
+    """The lines of each table: those with tabs between their cells that follow one another."""
+    blocks = (list(block) for is_row, block in groupby(output.split("\n"), lambda line: "\t" in line) if is_row)
+    return list(blocks)
+
+
 def acts_on_a_terminal(char: str) -> bool:
-    """Whether a character is a control other than a new line, hides text, or turns its direction."""
+    """Whether a character is a control other than a new line, hides text, or turns its direction.
+
+    A tab stands between the cells of tables; `tabbed_texts` and `_tables` look for others.
+    """
     return char not in "\n\t" and (unicodedata.category(char)[0] == "C" or unicodedata.category(char) in ("Zl", "Zp"))
 
 

@@ -30,6 +30,7 @@ HOSTILE_NAMES = [
     ".csf-tool.closing", "config.json", "model.safetensors", "model.safetensors.index.json", "manifest.json",
     "__metadata__", "x.weight_scale", "x.weight_scale.nvfp4_csf_fixed", "x.weight_scale.mxfp4_csf_exceptions",
     "model-00001-of-99999.safetensors", "日本", "nul", "9" * 5000,
+    "x\ty", "model.layers.0.mlp.experts.0.x\ty.weight_scale",
 ]  # fmt: skip
 
 HOSTILE_VALUES: list[Any] = [

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,21 @@ def test_a_hang(place: Workplace, plant: Plant, monkeypatch: pytest.MonkeyPatch)
     plant(lambda: [None for _ in iter(int, 1)])
     with pytest.raises(Hang):
         run(place, "stats")
+
+
+def test_a_tab_that_makes_two_cells_of_one(place: Workplace, plant: Plant) -> None:
+    """Tables have tabs between their cells in pipes: only there may one stand."""
+    (place.source / "to\tken.json").write_text('{"na\\tme": 1}')
+    assert run(place, "stats") == 0
+    assert run(place, "ls") == 0
+    for text in ("to\tken.json", "na\tme", "a\tb\nc\td\te"):
+        plant(partial(print, text))
+        with pytest.raises(AssertionError):
+            run(place, "stats")
+
+
+def test_a_dry_run_that_writes(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(place, "expand as dry run") == 0
+    monkeypatch.setattr("csf_tool.write.engine._foreseen", lambda *_: place.destination.mkdir())
+    with pytest.raises(AssertionError):
+        run(place, "expand as dry run")

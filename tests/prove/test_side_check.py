@@ -1,12 +1,15 @@
 """The files beside the shards: alone, and against a reference's."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.cli import app
 from csf_tool.prove.side_check import SideComparison, check_side_files, compare_formats, compare_side_files
 from tests.building import NVFP4, change_json, mini_container, mini_dense, mini_hf, model, write_json, write_shard
 
@@ -132,3 +135,92 @@ def test_the_format_that_headers_state(tmp_path: Path) -> None:
     text = "model.safetensors: its header states format 'qt', the reference's 'pt'"
     assert [str(p) for p in compare_formats(qt, pt)] == [text]
     assert compare_formats(none, pt) == compare_formats(qt, none) == compare_formats(pt, pt) == []
+
+
+def as_link_to_a_folder(root: Path) -> None:
+    (root / "x.py").symlink_to("..")
+
+
+def as_link_to_nothing(root: Path) -> None:
+    (root / "x.py").symlink_to("nowhere")
+
+
+def as_pipe(root: Path) -> None:
+    os.mkfifo(root / "x.py")
+
+
+NOT_THERE = "x.py: in the reference: not there (missing, or a link to a missing blob)"
+NO_FILE = "x.py: in the reference: cannot be a file: a folder, a pipe or a device has that name"
+SURPLUS = "x.py: the reference does not have it"
+MISSING = "x.py: missing; the reference has it"
+NOTHING = put("other.txt", b"")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        (as_link_to_a_folder, NOTHING, SURPLUS),
+        (as_link_to_a_folder, put("x.py", b""), MISSING),
+        (as_link_to_nothing, NOTHING, SURPLUS),
+        (as_link_to_nothing, put("x.py", b""), MISSING),
+        (as_pipe, NOTHING, SURPLUS),
+        (as_pipe, put("x.py", b""), MISSING),
+        (NOTHING, as_link_to_a_folder, MISSING),
+        (put("x.py", b""), as_link_to_a_folder, SURPLUS),
+        (NOTHING, as_link_to_nothing, NOT_THERE),
+        (put("x.py", b""), as_link_to_nothing, NOT_THERE),
+        (as_link_to_nothing, as_link_to_nothing, NOT_THERE),
+        (NOTHING, as_pipe, NO_FILE),
+        (put("x.py", b""), as_pipe, NO_FILE),
+        (as_pipe, as_pipe, NO_FILE),
+    ],
+)
+def test_what_has_a_files_name_and_is_none(tmp_path: Path, ours: Change, theirs: Change, said: str) -> None:
+    root, reference = mini_hf(tmp_path / "in"), mini_dense(tmp_path / "reference")
+    NOTHING(root)
+    NOTHING(reference)
+    ours(root)
+    theirs(reference)
+    assert compared(root, reference) == [said]
+    found = CliRunner().invoke(app, ["verify", str(root), "--against", str(reference), "--device", "cpu"])
+    assert (found.exit_code, said in found.stdout) == (1, True)
+    if "in the reference" in said and not any(link.is_symlink() or link.is_fifo() for link in [root / "x.py"]):
+        assert "Download again" not in found.stdout
+
+
+SECOND = "other.safetensors.index.json"
+
+
+def with_second_index(root: Path) -> Path:
+    (root / SECOND).write_bytes((root / INDEX).read_bytes())
+    return root
+
+
+@pytest.mark.parametrize("place", ["a norm", "a stream", "all but one stream"])
+def test_a_second_index_of_streams_that_is_wrong(tmp_path: Path, place: str) -> None:
+    """Both sides list the same dense tensors; what follows the names of streams does not excuse other places."""
+    root, reference = with_second_index(mini_hf(tmp_path / "in")), with_second_index(mini_dense(tmp_path / "reference"))
+    assert compared(root, reference) == []
+
+    def change(index: dict[str, Any]) -> None:
+        places = index["weight_map"]
+        name = next(name for name in places if ("_csf_" in name) is (place != "a norm"))
+        if place.startswith("all"):
+            del places[name], places[name.replace("fixed", "exceptions")]
+        else:
+            places[name] = "model-00002-of-00002.safetensors"
+
+    change_json(root / SECOND, change)
+    assert [line.partition(" at weight_map")[0] for line in compared(root, reference)] == [
+        f"{SECOND}: differs from the reference's"
+    ]
+
+
+def test_a_second_index_of_other_shards_is_not_called_compared(tmp_path: Path) -> None:
+    root, reference = mini_hf(tmp_path / "in", 1), with_second_index(mini_dense(tmp_path / "reference", shards=1))
+    for old, new in (("model-00001-of-00001", "one"),):
+        (root / f"{old}.safetensors").rename(root / f"{new}.safetensors")
+        (root / INDEX).write_text((root / INDEX).read_text().replace(old, new))
+    with_second_index(root)
+    found = compare_side_files(open_checkpoint(root), open_checkpoint(reference))
+    assert (found.problems, SECOND in found.compared) == ([], False)

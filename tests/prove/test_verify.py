@@ -389,7 +389,7 @@ def test_forked_workers_find_what_threads_find(
     used: list[int] = []
 
     def found(may_fork: bool) -> Verified:
-        monkeypatch.setattr("csf_tool.prove.verify.may_fork", lambda: may_fork)
+        monkeypatch.setattr("csf_tool.prove.verify.may_fork", lambda _: may_fork)
         options = VerifyOptions(jobs=2, save_hashes="sums")
         reference = open_checkpoint(against) if against else None
         return verify(open_checkpoint(folder), reference, NumpyDecoder(), Silent(), options)

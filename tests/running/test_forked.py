@@ -19,6 +19,7 @@ if sys.platform != "linux":
     pytest.skip("workers are forked on Linux alone", allow_module_level=True)
 
 from csf_tool.running.forked import may_fork, run_forked
+from tests.building import mini_hf
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # a library's threads; no work uses them
 
@@ -105,7 +106,7 @@ def test_a_second_thread_forbids_workers() -> None:
     other = threading.Thread(target=ended.wait)
     other.start()
     try:
-        assert not may_fork()
+        assert not may_fork(2)
     finally:
         ended.set()
         other.join()
@@ -130,7 +131,7 @@ start = ForkProcess.start
 if sys.argv[1] == "while it starts":
     ForkProcess.start = start_until_interrupted
 os.sched_getaffinity = lambda _: {0, 1}
-assert may_fork()
+assert may_fork(2)
 begun = time.monotonic()
 try:
     run_forked(1, work, print, 1, lambda _: None)
@@ -174,3 +175,22 @@ def test_workers_end_with_their_parent(they_are: str) -> None:
     process.kill()
     _, said = process.communicate(timeout=60)  # ends only when both workers have: they hold its output open
     assert said == b""
+
+
+_FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), 4096))
+from csf_tool.cli import main
+sys.argv[1:] = ["verify", sys.argv[2], "--jobs", "2", "--device", "cpu"]
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("files", [9, 12, 13, 15, 18, 24, 40, 70, 80])
+def test_few_open_files_end_no_check_and_keep_none_waiting(tmp_path: Path, files: int) -> None:
+    """A pool of processes that cannot be started whole waits for ever."""
+    root = mini_hf(tmp_path)
+    command = [sys.executable, "-c", _FEW_FILES, str(files), str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -109,6 +109,31 @@ def test_it_foresees_what_is_adopted(sample: Sample, tmp_path: Path, name: str) 
 
 @pytest.mark.slow
 @every_operation
+def test_it_foresees_what_goes_with_shards_that_are_adopted(sample: Sample, tmp_path: Path, name: str) -> None:
+    """Somebody has copied the shards alone: receipts are written, and counted."""
+    source, whole, out = sample(OPERATIONS[name][0]), tmp_path / "whole", tmp_path / "into" / "out"
+    done(name, source, whole)
+    for shard in shards(whole):
+        (out / shard).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(whole / shard, out / shard)
+    plan = foreseen(name, source, out, "--adopt")
+    found = report(name, source, out, "--adopt")
+    written = sum(size for file, size in sizes_in(out).items() if file not in shards(out))
+    assert plan["bytes_to_write"] == found["bytes_written"] == written
+
+
+def test_a_shard_that_was_adopted_is_not_said_to_be_copied(copied: Copied, tmp_path: Path) -> None:
+    source, whole, out = copied("nvfp4-csf-container"), tmp_path / "whole", tmp_path / "out"
+    done("convert to hf", source, whole)
+    out.mkdir()
+    for shard in shards(whole):
+        shutil.copy(whole / shard, out / shard)
+    found = report("convert to hf", source, out, "--link", "--adopt")
+    assert not [note for note in found["notes"] if "copied, not linked" in note]
+
+
+@pytest.mark.slow
+@every_operation
 def test_it_foresees_what_is_removed_and_asks_nothing(copied: Copied, tmp_path: Path, name: str) -> None:
     source, out = copied(OPERATIONS[name][0]), tmp_path / "into" / "out"
     out.parent.mkdir()
