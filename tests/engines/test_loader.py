@@ -27,7 +27,8 @@ from tests.building import (
     recipes_config,
     write_hf,
 )
-from tests.engines import checkpoints, loading
+from tests.engines import loading
+from tests.engines.checkpoints import NVFP4_PAIRS, Pairs
 from tests.hub_server import Hub
 
 pytestmark = [
@@ -313,21 +314,13 @@ def test_a_name_on_the_hub(
     assert list((tmp_path / "downloads").rglob("*.safetensors"))
 
 
-PAIRS = ["one file", "index", "folders", "container", "one algorithm", "compressed-tensors"]
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    return checkpoints.make(tmp_path_factory.mktemp("models"))
-
-
-@pytest.mark.parametrize("pair", [*PAIRS, "mxfp4 container"])
-def test_the_parameters_of_a_real_model(pairs: dict[str, tuple[Path, Path]], pair: str) -> None:
+@pytest.mark.parametrize("pair", [*NVFP4_PAIRS, "mxfp4 container"])
+def test_the_parameters_of_a_real_model(pairs: Pairs, pair: str) -> None:
     """As far as a CPU can go with MXFP4: vLLM has no kernel for it there, and wants one when it has loaded."""
     from tests.engines.reference_experts import register
 
     register()
-    assert pairs.keys() == {*PAIRS, "mxfp4 container"}
+    assert pairs.keys() == {*NVFP4_PAIRS, "mxfp4 container"}
     dense, csf = pairs[pair]
     want, found = loading.parameters(dense), loading.parameters(csf)
     # Where `compress` has written recipes for one algorithm, vLLM gives attention no scales, which were not used.
