@@ -17,7 +17,7 @@ Pairs = dict[str, tuple[Path, Path]]
 """Pairs of folders by the name of what they show: a dense checkpoint, and CSF that stands for it."""
 
 NVFP4_PAIRS = ["one file", "index", "folders", "container", "one algorithm", "compressed-tensors"]
-"""Those that the tests' own experts can serve."""
+"""Those in NVFP4, which all have the same weights."""
 
 
 def make(root: Path) -> Pairs:

@@ -1,7 +1,7 @@
 """What the tests of engines share: the models, made once, and variables for a vLLM that serves them.
 
-Scales that are kept compressed are decoded by Triton: through its interpreter where there is no GPU. It is chosen when a
-kernel is defined, so this runs before anything imports `csf_tool.gpu`.
+Scales that are kept compressed are decoded by Triton, through its interpreter where there is no GPU. It is chosen when
+a kernel is defined, so this runs before anything imports `csf_tool.gpu`.
 """
 
 import os

@@ -316,7 +316,6 @@ def test_a_name_on_the_hub(
 
 @pytest.mark.parametrize("pair", [*NVFP4_PAIRS, "mxfp4 container"])
 def test_the_parameters_of_a_real_model(pairs: Pairs, pair: str) -> None:
-    """As far as a CPU can go with MXFP4: vLLM has no kernel for it there, and wants one when it has loaded."""
     from tests.engines.reference_experts import register
 
     register()

@@ -86,6 +86,16 @@ def test_two_ranks(pairs: Pairs, environment: dict[str, str]) -> None:
     assert said.count("csf-tool decoded 48 CSF planes") == 2
 
 
+def test_mxfp4(pairs: Pairs, environment: dict[str, str]) -> None:
+    """By Kimi's names, with weights of 4 bits and activations of 16."""
+    weights_alone = environment | {"VLLM_B12X_MOE_FP4_FORCE_A16": "1"}
+    answers, said = answers_of(weights_alone, [*pairs["mxfp4 container"]], moe_backend="b12x")
+    assert len(answers) == 2, said[-3000:]
+    assert answers[0]["answers"] == answers[1]["answers"]
+    assert all(len(set(tokens)) > 2 for tokens, _ in answers[0]["answers"])
+    assert said.count("csf-tool decoded 48 CSF planes") == 1
+
+
 def test_a_broken_stream_ends_it_with_file_and_tensor(pairs: Pairs, environment: dict[str, str], root: Path) -> None:
     broken = Path(shutil.copytree(pairs["index"][1], root / "broken"))
     plane = opened(broken).planes[5]
