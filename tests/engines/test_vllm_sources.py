@@ -201,3 +201,18 @@ def test_registering_needs_no_more_of_vllm_than_its_own_loaders_do(root: Path) -
     assert LOADER.removesuffix(".py").replace("/", ".") in {name.removeprefix("vllm.") for name in found}
     theirs = {f"vllm.{LOADER.removesuffix('.py').replace('/', '.')}"} | module_level(root / LOADER)
     assert found <= theirs | module_level(root / "model_executor/model_loader/__init__.py")
+
+
+def test_files_are_opened_as_the_mapped_ones_can_be(root: Path) -> None:
+    """vLLM's reading finds `safe_open` where it can be given another, and asks no more of it than `MappedFile` has."""
+    tree = ast.parse((root / "model_executor/model_loader/weight_utils.py").read_text())
+    name = "safetensors_weights_iterator"
+    (reading,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    assert reading.decorator_list == []
+    opening = [node for node in ast.walk(reading) if isinstance(node, ast.With) and "safe_open(" in ast.unparse(node)]
+    assert {ast.unparse(node.items[0]) for node in opening} == {"safe_open(st_file, framework='pt') as f"}
+    default = opening[-1]
+    asked = {
+        node.attr for node in ast.walk(default) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "f"
+    }
+    assert asked == {"keys", "get_tensor"}
