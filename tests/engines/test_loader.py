@@ -180,6 +180,16 @@ def test_a_shard_that_is_another_by_now_is_read_anew(csf: Path) -> None:
     assert found == loading.weights(loading.stock(), csf)  # with streams, by safetensors
 
 
+def test_reading_of_another_kind_is_left_as_it_is(csf: Path) -> None:
+    from csf_tool.engines.vllm.mapped import mapped
+
+    def other() -> Iterator[tuple[str, torch.Tensor]]:
+        yield "a.weight", torch.zeros(1)
+
+    for weights in (other(), ((name, tensor) for name, tensor in other()), iter([])):
+        assert mapped(weights, opened(csf)) is weights  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("strategy", ["lazy", "eager", "prefetch"])
 def test_every_way_of_reading(dense: Path, csf: Path, strategy: str) -> None:
     found = loading.weights(loading.loader(safetensors_load_strategy=strategy), csf)

@@ -28,16 +28,23 @@ def mapped(weights: Weights, checkpoint: Checkpoint) -> Weights:
 
     The same object where vLLM reads in another way than one file after another.
     """
-    reading = inspect.getgeneratorlocals(weights).get(".0")  # it renames what its function gives
+    reading = _inner(weights)
     function = weight_utils.safetensors_weights_iterator
-    if not inspect.isgenerator(reading) or reading.gi_code is not getattr(function, "__code__", None):
+    stock = getattr(weight_utils, "safe_open", None)
+    if stock is None or reading is None or reading.gi_code is not getattr(function, "__code__", None):
         return weights
     shards = {os.path.realpath(shard.path): shard for shard in checkpoint.shards}
-    names = function.__globals__ | {"safe_open": partial(_opened, shards, function.__globals__["safe_open"])}
+    names = function.__globals__ | {"safe_open": partial(_opened, shards, stock)}
     own = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     own.__kwdefaults__ = function.__kwdefaults__
     found: Weights = own(**inspect.getgeneratorlocals(reading))
     return found
+
+
+def _inner(weights: Weights) -> Any:
+    """The generator that another one, of an expression, takes its items from; None where there is none."""
+    inner = inspect.getgeneratorlocals(weights).get(".0") if inspect.isgenerator(weights) else None
+    return inner if inspect.isgenerator(inner) else None
 
 
 def _opened(shards: dict[str, Shard], stock: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
