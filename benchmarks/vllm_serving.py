@@ -4,9 +4,10 @@
 Makes a model of random weights at Qwen3.8's geometry (512 experts, hidden 2560, width 640) and compresses it. Each way
 of serving it runs in a process of its own: dense and mode 1 with the back end that vLLM chooses, dense and mode 2 with
 the emulation, which takes scales as they are. Compared are tokens and log-probabilities, to the bit; measured are bytes
-on the device, seconds of loading, and tokens a second, medians of `--repeat`. The model is loaded once more than that
-before the one that serves: the first load is shown by itself, for it reads modules and makes kernels ready, too. Runs
-are repeated in a second and third round as long as the time lasts; their samples are put together.
+on the device, seconds of loading, and tokens a second, medians of `--repeat`. With the back end that vLLM chooses, the
+model is loaded so often, and once more, before the one that serves: the first load is shown by itself, for it imports
+modules and makes kernels ready, too. Runs are repeated in a second and third round as long as the time lasts; their
+samples are put together.
 
 usage: PYTHONPATH=. python benchmarks/vllm_serving.py FOLDER [--layers 4] [--limit 420] [--out FILE.json] [--ways ...]
 
@@ -230,7 +231,7 @@ def difference(wanted: list[Any], own: list[Any]) -> str:
 
 def serve(folder: Path, way: Way, args: argparse.Namespace) -> None:
     began = time.monotonic()
-    measure_loading(args.repeat if way.keep == "dense" else 0)
+    measure_loading(0 if way.backend else args.repeat)
     from vllm import LLM, SamplingParams
 
     tiny: dict[str, Any] = {"enforce_eager": True} if args.tiny else {}
@@ -297,14 +298,15 @@ def measure_loading(repeat: int) -> None:
         """Seconds of loading a model that is let go."""
         allocated()
         start = time.perf_counter()
-        with set_current_vllm_config(config):
-            get_model(vllm_config=config)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        seconds = time.perf_counter() - start
-        for known in ("static_forward_context", "static_all_moe_layers"):  # layers by name, each of which is new again
-            getattr(config.compilation_config, known, {}).clear()
-        return seconds
+        try:
+            with set_current_vllm_config(config):
+                get_model(vllm_config=config)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            return time.perf_counter() - start
+        finally:  # layers by name, each of which is new the next time
+            for known in ("static_forward_context", "static_all_moe_layers"):
+                getattr(config.compilation_config, known, {}).clear()
 
     def measured(load_model: Callable[..., None]) -> Callable[..., None]:
         def load(self: Any, *args: Any, **kwargs: Any) -> None:
