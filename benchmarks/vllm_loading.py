@@ -1,24 +1,31 @@
 #!/usr/bin/env python3
-"""Loading in vLLM on this machine: a CSF checkpoint through the plug-in beside its dense one in stock vLLM.
+"""Loading in vLLM: a CSF checkpoint through the plug-in beside its dense one in stock vLLM, without an engine.
 
-Makes a model of Qwen3.8's experts (fewer of them, seeded random weights), dense and CSF, and has vLLM build and load it
-in a process of its own, without a kernel being made ready: seconds of `load_weights`, of the processor as well, and the
-most memory that the process had. The two take turns; printed are medians, and their ratio. Files come from the page
-cache. Run it in the environment of `.ci/engines`, from the repository's folder:
+Makes a model of Qwen3.8's experts (fewer of them, seeded random weights), dense and CSF, and has vLLM's loaders build,
+load and finish it (`load_model`), one after another in one process, in turn. Each way is loaded once before it counts,
+so that files come from the page cache and modules are there. Printed are medians, and their ratios: seconds of
+`load_model` and of its `load_weights`, where the two differ, the processor's seconds of the latter, and the most memory
+that the process had while it loaded. `plug-in` beside the dense checkpoint shows what it costs where it has nothing to
+do.
 
-usage: PYTHONPATH=. .venv-engines/bin/python benchmarks/vllm_loading.py FOLDER [--layers 2] [--experts 128] [--repeat 5]
+Weights are copied by one thread unless OMP_NUM_THREADS says otherwise: several wait for one another by spinning, and on
+a busy machine that is all that is measured. Run it in the environment of `.ci/engines`, from the repository's folder:
+
+usage: PYTHONPATH=. .venv-engines/bin/python benchmarks/vllm_loading.py FOLDER [--layers 2] [--experts 128] [--repeat 7]
 """
 
 import argparse
-import json
+import gc
 import os
-import resource
-import subprocess
-import sys
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+SETTINGS = {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+SETTINGS |= {"VLLM_NO_USAGE_STATS": "1", "VLLM_PLUGINS": "none", "OMP_NUM_THREADS": "1"}
+
+Figures = dict[str, float]
 
 
 def main() -> None:
@@ -26,18 +33,33 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--experts", type=int, default=128)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--load", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--repeat", type=int, default=7)
     args = parser.parse_args()
-    if args.load:
-        print(json.dumps(load(args.folder)))
-        return
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
     dense, csf = made(args.folder, args.layers, args.experts)
-    runs: dict[str, list[dict[str, float]]] = {"dense, stock": [], "dense, plug-in": [], "CSF, plug-in": []}
-    folders = {"dense, stock": dense, "dense, plug-in": dense, "CSF, plug-in": csf}
-    for _ in range(args.repeat):
-        for name, folder in folders.items():
-            runs[name].append(in_a_process(folder, "reference" if "stock" in name else "csf,reference"))
+
+    import torch
+
+    from csf_tool.engines.vllm.plugin import register
+    from tests.engines import loading
+    from tests.engines.reference_experts import register as register_experts
+
+    register()
+    register_experts()
+    if not torch.accelerator.is_available():
+        torch.accelerator.empty_cache = lambda: None  # as vLLM's worker for CPUs has it
+    ways = {
+        "dense, stock": (loading.stock, dense),
+        "dense, plug-in": (loading.loader, dense),
+        "CSF, plug-in": (loading.loader, csf),
+    }
+    runs: dict[str, list[Figures]] = {name: [] for name in ways}
+    for number in range(args.repeat + 1):
+        for name, (loader, folder) in sorted(ways.items(), reverse=number % 2 == 0):
+            figures = loaded(loader(), folder)
+            if number:
+                runs[name].append(figures)
     report(runs)
 
 
@@ -53,51 +75,41 @@ def made(folder: Path, layers: int, experts: int) -> tuple[Path, Path]:
     return dense, dense.with_name(f"{dense.name}-csf")
 
 
-def in_a_process(folder: Path, plugins: str) -> dict[str, float]:
-    command = [sys.executable, __file__, str(folder), "--load"]
-    env = os.environ | {"VLLM_PLUGINS": plugins, "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
-    env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def load(folder: Path) -> dict[str, float]:
-    """Build and load a model in this process: seconds, and bytes of memory beyond those before loading."""
-    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-    from vllm.plugins import load_general_plugins
+def loaded(loader: Any, folder: Path) -> Figures:
+    """Figures of loading a model, which is gone afterwards."""
+    from vllm.config import set_current_vllm_config
 
     from tests.engines import loading
-    from tests.engines.reference_experts import register
 
-    load_general_plugins()
-    register()
-    measured: dict[str, float] = {}
+    config = loading.config_of(folder)
+    figures: Figures = {}
+    load_weights = loader.load_weights
 
-    def timed(original: Any) -> Any:
-        def load_weights(self: Any, *args: Any) -> None:
-            begun, busy = time.perf_counter(), time.process_time()
-            original(self, *args)
-            measured["seconds"] = time.perf_counter() - begun
-            measured["processor"] = time.process_time() - busy
-            measured["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    def timed(*args: Any) -> None:
+        begun, busy = time.perf_counter(), time.process_time()
+        load_weights(*args)
+        figures["weights"], figures["processor"] = time.perf_counter() - begun, time.process_time() - busy
 
-        return load_weights
+    loader.load_weights = timed
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    begun = time.perf_counter()
+    with set_current_vllm_config(config):
+        loader.load_model(vllm_config=config, model_config=config.model_config)
+    figures["model"] = time.perf_counter() - begun
+    status = Path("/proc/self/status").read_text().splitlines()
+    figures["peak"] = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024
+    return figures
 
-    DefaultModelLoader.load_weights = timed(DefaultModelLoader.load_weights)
-    loading.built(folder)
-    return measured
 
-
-def report(runs: dict[str, list[dict[str, float]]]) -> None:
+def report(runs: dict[str, list[Figures]]) -> None:
     medians = {name: {k: median(run[k] for run in found) for k in found[0]} for name, found in runs.items()}
     stock = medians["dense, stock"]
-    print(f"{'':16}{'seconds':>10}{'ratio':>8}{'processor':>12}{'ratio':>8}{'peak memory':>14}{'ratio':>8}")
+    columns = {"model": "load_model", "weights": "load_weights", "processor": "processor", "peak": "peak memory"}
+    print(" " * 14 + "".join(f"{title:>15}{'ratio':>7}" for title in columns.values()))
     for name, m in medians.items():
-        print(
-            f"{name:16}{m['seconds']:10.2f}{m['seconds'] / stock['seconds']:8.2f}{m['processor']:12.2f}"
-            f"{m['processor'] / stock['processor']:8.2f}{m['peak'] / 2**20:10.0f} MiB{m['peak'] / stock['peak']:8.2f}"
-        )
+        cells = (f"{m[k]:>11.0f} MiB" if k == "peak" else f"{m[k]:>13.3f} s" for k in columns)
+        print(f"{name:14}" + "".join(f"{c}{m[k] / stock[k]:>7.2f}" for c, k in zip(cells, columns, strict=True)))
 
 
 if __name__ == "__main__":

@@ -4,13 +4,15 @@
 Makes a model of random weights at Qwen3.8's geometry (512 experts, hidden 2560, width 640) and compresses it. Each way
 of serving it runs in a process of its own: dense and mode 1 with the back end that vLLM chooses, dense and mode 2 with
 the emulation, which takes scales as they are. Compared are tokens and log-probabilities, to the bit; measured are bytes
-on the device and seconds of loading, and tokens a second, medians of `--repeat` generations. Runs are repeated in a
-second and third round as long as the time lasts; their samples are put together.
+on the device, seconds of loading, and tokens a second, medians of `--repeat`. With the back end that vLLM chooses, the
+model is loaded so often, and once more, before the one that serves: the first load is shown by itself, for it imports
+modules and makes kernels ready, too. Runs are repeated in a second and third round as long as the time lasts; their
+samples are put together.
 
-usage: PYTHONPATH=. python benchmarks/vllm_serving.py FOLDER [--layers 4] [--limit 420] [--out FILE.json]
+usage: PYTHONPATH=. python benchmarks/vllm_serving.py FOLDER [--layers 4] [--limit 420] [--out FILE.json] [--ways ...]
 
-Against the time limit, rounds after the first are dropped first, then the runs at the end of the first. `--tiny` tries
-all of it on a CPU, with experts that the tests have.
+`--ways dense "mode 1"` compares these two alone. Against the time limit, rounds after the first are dropped first, then
+the runs at the end of the first. `--tiny` tries all of it on a CPU, with experts that the tests have.
 """
 
 import argparse
@@ -57,8 +59,6 @@ WAYS = {
 }
 """The most important first."""
 
-TINY_WAYS = {name: way for name, way in WAYS.items() if way.backend}
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(usage=__doc__)
@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--make", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -94,7 +95,7 @@ def measure(args: argparse.Namespace) -> None:
         code = [sys.executable, "-m", "csf_tool", "compress", str(args.folder / "dense"), str(args.folder / "csf")]
         subprocess.run(code, env=environment(), check=True, timeout=max(left(), 1), stdout=subprocess.DEVNULL)
         say(f"compressed it: {time.monotonic() - STARTED:.0f} s since the start")
-    ways = TINY_WAYS if args.tiny else WAYS
+    ways = [name for name in WAYS if name in args.ways]
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     longest = 0.0
     for number in range(args.rounds):
@@ -178,18 +179,27 @@ def brief(found: dict[str, Any]) -> str:
 def table(results: dict[str, list[dict[str, Any]]]) -> None:
     """Print the figures of each way, and how its speed relates to that of the dense way beside it."""
     speeds = {name: [samples(results[name], n) for n in BATCHES] for name in results}
-    say(f"\n{'':<20} {'bytes at rest':>15} {'loading':>9} {'start':>7}  tokens/s at batch {BATCHES} (of dense)")
+    head = f"{'bytes at rest':>15} {'first load':>11} {'later loads':>14} {'of dense':>8} {'start':>7}"
+    say(f"\n{'':<20} {head}  tokens/s at batch {BATCHES} (of dense)")
     for name, found in results.items():
         if not any("speed" in one for one in found):
             continue
         rest = next(one["bytes"] for one in found if "bytes" in one)
-        loading = median(one["loading"] for one in found if "loading" in one)
+        first = median(one["first_load"] for one in found if "first_load" in one)
+        own, dense = loads(found), loads(results.get(WAYS[name].beside, []))
+        later = f"{median(own):.2f} s (n={len(own)})" if own else "-"
+        share = f"{median(own) / median(dense):.3f}" if own and dense else "-"
         start = median(one["start"] for one in found if "start" in one)
         cells = []
-        for own, dense in zip(speeds[name], speeds[WAYS[name].beside], strict=True):
-            share = f"{median(own) / median(dense):.3f}" if own and dense else "-"
-            cells.append(f"{median(own):>9,.0f} ({share}, n={len(own)})" if own else "-")
-        say(f"{name:<20} {rest:>15,} {loading:>7.2f} s {start:>5.0f} s  " + "  ".join(cells))
+        for mine, theirs in zip(speeds[name], speeds.get(WAYS[name].beside, [[]] * len(BATCHES)), strict=True):
+            of_dense = f"{median(mine) / median(theirs):.3f}" if mine and theirs else "-"
+            cells.append(f"{median(mine):>9,.0f} ({of_dense}, n={len(mine)})" if mine else "-")
+        loading = f"{first:>9.2f} s {later:>14} {share:>8}"
+        say(f"{name:<20} {rest:>15,} {loading} {start:>5.0f} s  " + "  ".join(cells))
+
+
+def loads(found: list[dict[str, Any]]) -> list[float]:
+    return [seconds for one in found for seconds in one.get("later_loads", [])]
 
 
 def samples(found: list[dict[str, Any]], batch: int) -> list[float]:
@@ -199,7 +209,7 @@ def samples(found: list[dict[str, Any]], batch: int) -> list[float]:
 def compare(results: dict[str, list[dict[str, Any]]]) -> None:
     """Say of each way whether all its runs gave the answers of the dense way beside it, to the bit."""
     for name, found in results.items():
-        wanted = [one["answers"] for one in results[WAYS[name].beside] if "answers" in one][:1]
+        wanted = [one["answers"] for one in results.get(WAYS[name].beside, []) if "answers" in one][:1]
         own = [one["answers"] for one in found if "answers" in one]
         if wanted and own:
             same = [answers == wanted[0] for answers in own]
@@ -221,12 +231,13 @@ def difference(wanted: list[Any], own: list[Any]) -> str:
 
 def serve(folder: Path, way: Way, args: argparse.Namespace) -> None:
     began = time.monotonic()
-    measure_loading()
+    measure_loading(0 if way.backend else args.repeat)
     from vllm import LLM, SamplingParams
 
     tiny: dict[str, Any] = {"enforce_eager": True} if args.tiny else {}
     graphs = {"compilation_config": {"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64]}}
-    options = (tiny or graphs) | ({"moe_backend": way.backend} if way.backend else {})
+    backend = way.backend or ("emulation" if args.tiny else None)
+    options = (tiny or graphs) | ({"moe_backend": backend} if backend else {})
     llm = LLM(
         model=str(folder / ("csf" if way.compressed else "dense")),
         max_model_len=512,
@@ -268,9 +279,11 @@ def tell(**found: Any) -> None:
     print("\n" + json.dumps({"serving": found}), flush=True)
 
 
-def measure_loading() -> None:
-    """Have vLLM's worker tell how long loading the model took, and what it left in memory."""
+def measure_loading(repeat: int) -> None:
+    """Have vLLM's worker tell how long loading the model took, the first time and later, and what it left in memory."""
     import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader import get_model
     from vllm.v1.worker.gpu_worker import Worker
 
     def allocated() -> int:
@@ -281,13 +294,28 @@ def measure_loading() -> None:
         torch.cuda.empty_cache()
         return torch.cuda.memory_allocated()
 
+    def once(config: Any) -> float:
+        """Seconds of loading a model that is let go."""
+        allocated()
+        start = time.perf_counter()
+        try:
+            with set_current_vllm_config(config):
+                get_model(vllm_config=config)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            return time.perf_counter() - start
+        finally:  # layers by name, each of which is new the next time
+            for known in ("static_forward_context", "static_all_moe_layers"):
+                getattr(config.compilation_config, known, {}).clear()
+
     def measured(load_model: Callable[..., None]) -> Callable[..., None]:
         def load(self: Any, *args: Any, **kwargs: Any) -> None:
+            seconds = [once(self.vllm_config) for _ in range(repeat + 1)] if repeat else []
             before, start = allocated(), time.perf_counter()
             load_model(self, *args, **kwargs)
-            seconds = time.perf_counter() - start
+            seconds.append(time.perf_counter() - start)
             peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-            tell(loading=seconds, bytes=allocated() - before, peak=peak)
+            tell(first_load=seconds[0], later_loads=seconds[1:-1], bytes=allocated() - before, peak=peak)
 
         return load
 

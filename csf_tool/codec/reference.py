@@ -11,6 +11,7 @@ Shapes used throughout, for a plane of `rows` x `cols` scales:
 - exceptions: `[n]` little-endian uint32, `value << 24 | position`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,17 +58,54 @@ def decode(fmt: CsfFormat, fixed: Bytes, exceptions: Words, *, rows: int, cols: 
     """
     slabs = _slabs(fmt, fixed, rows, cols)
     out = np.empty((rows, cols), np.uint8)
+    _decode_slabs(fmt, slabs, out)
+    _apply_exceptions(exceptions, out)
+    return out
+
+
+def _decode_slabs(fmt: CsfFormat, slabs: Bytes, out: Bytes) -> None:
+    """Decode slabs `[n, slab bytes]` of one plane, or several of one width, to `[.., cols]`; without exceptions."""
+    cols = out.shape[-1]
     bases = slabs[:, :SLAB_ROWS]
     codes = slabs[:, SLAB_ROWS:].reshape(-1, SLAB_ROWS, fmt.row_bytes(cols))
-    step = max(1, _BLOCK_BYTES // (SLAB_ROWS * cols))
     dense = out.reshape(-1, SLAB_ROWS, cols)
+    step = max(1, _BLOCK_BYTES // (SLAB_ROWS * cols))
     for at in range(0, len(slabs), step):
         part = slice(at, at + step)
         words = _spread(fmt, codes[part])
-        words += bases[part, :, None] * words.dtype.type(int.from_bytes(b"\1" * words.itemsize, "little"))
-        dense[part] = words.view(np.uint8)[..., :cols]
-    _apply_exceptions(exceptions, out)
-    return out
+        each = bases[part, :, None] * words.dtype.type(int.from_bytes(b"\1" * words.itemsize, "little"))
+        if cols % words.itemsize:
+            words += each
+            dense[part] = words.view(np.uint8)[..., :cols]
+        else:
+            np.add(words, each, out=dense[part].view(words.dtype))
+
+
+def decode_stack(fmt: CsfFormat, fixed: Bytes, exceptions: Words, counts: Sequence[int], out: Bytes) -> bool:
+    """Check planes of one geometry and decode them to `[n, rows, cols]`; False where one breaks a rule of `check`.
+
+    Which plane that is, and what it breaks, `check` says; exceptions inside their windows are no fault here.
+
+    Args:
+        fmt: the format of all.
+        fixed: the fixed streams `[n, fixed_bytes]`.
+        exceptions: the exceptions of all, plane by plane.
+        counts: how many exceptions each plane has.
+        out: takes the scales, side by side in memory. Some of it may be written where a rule is broken.
+    """
+    planes, rows, cols = out.shape
+    if fmt.geometry_fault(rows, cols):
+        return False
+    slabs = fixed.reshape(-1, fmt.slab_bytes(cols))
+    positions = (exceptions & np.uint32(POSITION_MASK)).astype(np.int64)
+    if _fixed_faults(fmt, slabs, cols) or (positions >= rows * cols).any():
+        return False
+    positions += np.repeat(np.arange(planes) * (rows * cols), counts)
+    if (positions[1:] <= positions[:-1]).any():
+        return False
+    _decode_slabs(fmt, slabs, out)
+    out.reshape(-1)[positions] = exceptions >> np.uint32(POSITION_BITS)
+    return True
 
 
 def encode(fmt: CsfFormat, scales: Bytes) -> tuple[Bytes, Words]:

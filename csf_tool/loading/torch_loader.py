@@ -12,7 +12,7 @@ from csf_tool.checkpoint.model import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.closing import Closing
 from csf_tool.codec.formats import CsfFormat
-from csf_tool.coders.decoder import NumpyDecoder
+from csf_tool.coders.plane_stack import decode_planes
 from csf_tool.devices import why_no_gpu
 from csf_tool.dtypes import DTYPES
 from csf_tool.errors import EnvironmentFault, UsageError
@@ -143,6 +143,4 @@ class TorchLoader(Closing):
         for planes, dense in stacks:
             rows = dense.view(len(planes), -1).numpy()  # torch would wake its threads for every plane
             with self._readers.unchanged():
-                streams = (self._readers.streams(plane).require_decodable() for plane in planes)
-                for row, decoded in zip(rows, NumpyDecoder().decode(streams), strict=True):
-                    row[:] = decoded.scales.reshape(-1)
+                decode_planes(planes, self._readers, rows)

@@ -154,3 +154,50 @@ def test_exception_words_are_read_unsigned_and_little_endian_at_any_offset() -> 
     assert reference.exception_words(memoryview(raw)[1:]).tolist() == [0xFE000009]
     with pytest.raises(StreamError, match="5 bytes, not a multiple of 4"):
         reference.exception_words(raw)
+
+
+def stacks() -> list[list[Vector]]:
+    """Golden planes by format and geometry, each with another after it and before it."""
+    kinds: dict[tuple[str, int, int], list[Vector]] = {}
+    for v in golden():
+        kinds.setdefault((v.fmt.name, v.rows, v.cols), []).append(v)
+    return [[*kind, kind[0]] for kind in kinds.values()]
+
+
+def decoded_together(stack: list[Vector]) -> NDArray[np.uint8] | None:
+    """The scales of planes decoded as one; None where that is refused."""
+    first = stack[0]
+    out = np.full((len(stack), first.rows, first.cols), 0xA5, np.uint8)
+    fixed = np.stack([v.fixed.reshape(-1) for v in stack])
+    words = np.concatenate([v.exceptions for v in stack])
+    counts = [len(v.exceptions) for v in stack]
+    return out if reference.decode_stack(first.fmt, fixed, words, counts, out) else None
+
+
+@pytest.mark.parametrize("stack", stacks(), ids=lambda stack: str(stack[0]))
+def test_planes_of_one_geometry_decode_together(stack: list[Vector]) -> None:
+    found = decoded_together(stack)
+    assert found is not None
+    for plane, vector in zip(found, stack, strict=True):
+        assert vector.scales is not None
+        assert plane.tobytes() == vector.scales.tobytes()
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("vector", [v for v in broken() if not v.name.startswith("fixed_")], ids=str)
+def test_one_broken_plane_of_several_is_found(vector: Vector, place: int) -> None:
+    """Also where its exceptions would be in order, or inside, as those of the plane after it."""
+    fmt, rows, cols = vector.fmt, vector.rows, vector.cols
+    sound = np.random.default_rng(5).integers(100, 103, (rows, cols), np.uint8)
+    sound[3, 5] = 200
+    fixed, exceptions = reference.encode(fmt, sound)
+    good = Vector(fmt, "sound", rows, cols, fixed, exceptions, sound)
+    stack = [good, good]
+    stack.insert(place, vector)
+    found = decoded_together(stack)
+    if not vector.decodable:
+        assert found is None
+        return
+    assert found is not None
+    assert found[place].tobytes() == independently(fmt, vector.fixed, vector.exceptions, rows, cols)
+    assert all(found[i].tobytes() == sound.tobytes() for i in range(3) if i != place)

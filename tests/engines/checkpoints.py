@@ -13,9 +13,15 @@ from csf_tool.write.compress import CompressOptions, compress
 from tests.engines import models
 from tests.engines.models import TINY, Size
 
+Pairs = dict[str, tuple[Path, Path]]
+"""Pairs of folders by the name of what they show: a dense checkpoint, and CSF that stands for it."""
 
-def make(root: Path) -> dict[str, tuple[Path, Path]]:
-    """Pairs of folders by the name of what they show: a dense checkpoint, and CSF that stands for it."""
+NVFP4_PAIRS = ["one file", "index", "folders", "container", "one algorithm", "compressed-tensors"]
+"""Those in NVFP4, which all have the same weights."""
+
+
+def make(root: Path) -> Pairs:
+    """All pairs."""
     mixed = models.mixed_precision(TINY)
     one = models.write(root / "one-file", models.modelopt, mixed)
     several = models.write(root / "several", models.modelopt, mixed, shards=True)

@@ -63,19 +63,11 @@ def parameters(folder: Path) -> dict[str, bytes]:
 def built(folder: Path) -> torch.nn.Module:
     """The real model, built by vLLM and loaded."""
     from vllm.config import set_current_vllm_config
-    from vllm.distributed import init_distributed_environment, initialize_model_parallel, model_parallel_is_initialized
-    from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.model_loader import get_model_loader
     from vllm.model_executor.model_loader.utils import initialize_model
 
-    config = EngineArgs(
-        model=str(folder), enforce_eager=True, max_model_len=64, dtype="bfloat16"
-    ).create_engine_config()
+    config = config_of(folder)
     with set_current_vllm_config(config):
-        if not model_parallel_is_initialized():
-            meeting = Path(tempfile.mkdtemp(), "meeting")
-            init_distributed_environment(1, 0, meeting.as_uri(), 0, "gloo")
-            initialize_model_parallel(1, 1)
         torch.set_default_dtype(torch.bfloat16)
         try:
             model = initialize_model(config)
@@ -86,3 +78,19 @@ def built(folder: Path) -> torch.nn.Module:
             torch.set_default_dtype(torch.float32)
     found: torch.nn.Module = model
     return found
+
+
+def config_of(folder: Path) -> Any:
+    """vLLM's config for a model on one rank, which this process is from then on."""
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed import init_distributed_environment, initialize_model_parallel, model_parallel_is_initialized
+    from vllm.engine.arg_utils import EngineArgs
+
+    arguments = EngineArgs(model=str(folder), enforce_eager=True, max_model_len=64, dtype="bfloat16")
+    config = arguments.create_engine_config()
+    with set_current_vllm_config(config):
+        if not model_parallel_is_initialized():
+            meeting = Path(tempfile.mkdtemp(), "meeting")
+            init_distributed_environment(1, 0, meeting.as_uri(), 0, "gloo")
+            initialize_model_parallel(1, 1)
+    return config

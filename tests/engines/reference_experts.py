@@ -1,27 +1,27 @@
-"""Experts of NVFP4 in plain torch, registered with vLLM: it has no kernel for them on a CPU.
+"""Experts of NVFP4 and MXFP4 in plain torch, registered with vLLM: it has no kernel for them on a CPU.
 
 A plug-in of vLLM that the tests install beside csf_tool's own. All else in the way of a weight is vLLM's: its config,
-its choice of a back end (here the emulation, whose experts these replace), its parameters, loading and processing.
+its choice of a back end, its parameters, loading and processing. These replace the experts of back ends that take
+scales as they are: of the emulation for NVFP4, and for MXFP4, which the emulation asks a package for, of B12X.
 """
 
 from typing import Any
 
 import torch
 import vllm.model_executor.layers.fused_moe.modular_kernel as modular
-from vllm.model_executor.layers.fused_moe.oracle import nvfp4
+from vllm.model_executor.layers.fused_moe.oracle import mxfp4, nvfp4
 from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
-from vllm.model_executor.layers.quantization.utils.quant_utils import kNvfp4Static
+from vllm.model_executor.layers.quantization.utils.quant_utils import kMxfp4Static, kNvfp4Static
 
 VALUES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 """The values of E2M1 by their codes."""
 
-GROUP = 16
 
-
-def dequantised(packed: torch.Tensor, scales: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def dequantised(packed: torch.Tensor, scales: torch.Tensor, factor: torch.Tensor | float) -> torch.Tensor:
     """A matrix from its codes, two a byte, the block scales and the scale of the whole."""
-    codes = torch.stack([packed & 15, packed >> 4], -1).view(len(packed), -1, GROUP)
-    return (VALUES[codes.long()] * (scales.float() * factor)[..., None]).view(len(packed), -1)
+    codes = torch.stack([packed & 15, packed >> 4], -1).view(*scales.shape, -1)
+    values = (scales.float() - 127).exp2() if scales.dtype == torch.uint8 else scales.float()
+    return (VALUES[codes.long()] * (values * factor)[..., None]).view(len(packed), -1)
 
 
 class ReferenceExperts(modular.FusedMoEExpertsModular):  # type: ignore[misc]
@@ -53,7 +53,7 @@ class ReferenceExperts(modular.FusedMoEExpertsModular):  # type: ignore[misc]
 
     @staticmethod
     def _supports_quant_scheme(weight: Any, activation: Any) -> bool:
-        return bool(weight == kNvfp4Static)
+        return weight in (kNvfp4Static, kMxfp4Static)
 
     @staticmethod
     def _supports_routing_method(*_: Any) -> bool:
@@ -93,21 +93,25 @@ class ReferenceExperts(modular.FusedMoEExpertsModular):  # type: ignore[misc]
             if local < 0:
                 continue
             tokens, slots = (topk_ids == expert).nonzero(as_tuple=True)
-            both = x[tokens] @ dequantised(w1[local], config.w1_scale[local], config.g1_alphas[local]).T
+            first, second = (1.0 if whole is None else whole[local] for whole in (config.g1_alphas, config.g2_alphas))
+            both = x[tokens] @ dequantised(w1[local], config.w1_scale[local], first).T
             gate, up = both.chunk(2, -1)
             inner = torch.nn.functional.silu(gate) * up
-            y = inner @ dequantised(w2[local], config.w2_scale[local], config.g2_alphas[local]).T
+            y = inner @ dequantised(w2[local], config.w2_scale[local], second).T
             total.index_add_(0, tokens, y * topk_weights[tokens, slots].float()[:, None])
         output.copy_(total)
 
 
 def register() -> None:
-    """Have vLLM take these experts where it would take those of the emulation."""
-    original = nvfp4.backend_to_kernel_cls
-    if original.__name__ != "with_reference":
+    """Have vLLM take these experts where it would take those of the two back ends."""
+    for oracle, backends in ((nvfp4, [nvfp4.NvFp4MoeBackend.EMULATION]), (mxfp4, mxfp4.B12X_BACKENDS)):
+        original = oracle.backend_to_kernel_cls
+        if original.__name__ != "with_reference":
+            oracle.backend_to_kernel_cls = _with_reference(original, backends)
 
-        def with_reference(backend: Any) -> Any:
-            emulation = backend == nvfp4.NvFp4MoeBackend.EMULATION
-            return [ReferenceExperts] if emulation else original(backend)
 
-        nvfp4.backend_to_kernel_cls = with_reference
+def _with_reference(original: Any, backends: Any) -> Any:
+    def with_reference(backend: Any) -> Any:
+        return [ReferenceExperts] if backend in backends else original(backend)
+
+    return with_reference

@@ -1,6 +1,7 @@
 """The loader inside a real vLLM, without an engine: what DefaultModelLoader honours, this one honours, too."""
 
 import logging
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -10,13 +11,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import safetensors
 import torch
 
+from csf_tool.checkpoint.logical import LogicalTensor, logical_tensors
+from csf_tool.checkpoint.model import Plane
+from csf_tool.dtypes import DTYPES
 from csf_tool.errors import CsfToolError
 from csf_tool.loading.tensors import opened
 from tests.building import (
     MXFP4,
     NVFP4,
+    Tensor,
     compressed,
     home_made,
     mini_container,
@@ -27,7 +33,8 @@ from tests.building import (
     recipes_config,
     write_hf,
 )
-from tests.engines import checkpoints, loading
+from tests.engines import loading
+from tests.engines.checkpoints import NVFP4_PAIRS, Pairs
 from tests.hub_server import Hub
 
 pytestmark = [
@@ -98,6 +105,89 @@ def test_mxfp4_by_deepseeks_names(tmp_path: Path, make: Any) -> None:
 def test_a_containers_model_folder_leads_to_its_weights(tmp_path: Path, dense: Path) -> None:
     container = mini_container(tmp_path / "csf")
     assert loading.weights(loading.loader(), container / "metadata") == loading.weights(loading.stock(), dense)
+
+
+def in_order(loader: Any, folder: Path) -> list[str]:
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    return [name for name, _ in loader._get_weights_iterator(DefaultModelLoader.Source(str(folder), None))]
+
+
+def test_weights_come_in_the_order_of_vllm(dense: Path, csf: Path) -> None:
+    """Scales apart, which come when they are decoded."""
+    found, want = in_order(loading.loader(), csf), in_order(loading.stock(), dense)
+    assert [n for n in found if not n.endswith("weight_scale")] == [n for n in want if not n.endswith("weight_scale")]
+    assert sorted(found) == sorted(want)
+
+
+def test_safetensors_is_asked_for_what_lies_askew_alone(
+    tmp_path: Path, dense: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.model_executor.model_loader import weight_utils
+
+    asked: list[str] = []
+
+    class Recording:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.file = safetensors.safe_open(*args, **kwargs)
+
+        def get_tensor(self, name: str) -> torch.Tensor:
+            asked.append(name)
+            found: torch.Tensor = self.file.get_tensor(name)
+            return found
+
+    csf = mini_hf(tmp_path / "csf")
+    want = loading.weights(loading.stock(), dense)
+    monkeypatch.setattr(weight_utils, "safe_open", Recording)
+    assert loading.weights(loading.loader(), csf) == want
+    askew = [name for name, tensor in logical_tensors(opened(csf)).items() if is_askew(tensor)]
+    assert sorted(asked) == sorted(askew)
+
+
+def is_askew(tensor: LogicalTensor) -> bool:
+    """Whether a stored tensor begins where its dtype cannot be read in place."""
+    return not isinstance(tensor.source, Plane) and tensor.source.tensor.begin % (DTYPES[tensor.dtype].bits // 8) > 0
+
+
+def test_odd_tensors_are_as_safetensors_gives_them(tmp_path: Path) -> None:
+    """Without elements, of no dimension, of dtypes that take turns, and begun at any byte."""
+    odd = [
+        ("a.odd", "U8", [3], b"abc"),
+        ("b.word", "F32", [], b"\0\0\x80\x3f"),
+        ("c.none", "BF16", [0, 4], b""),
+        ("d.flag", "BOOL", [1], b"\1"),
+        ("e.wide", "I64", [1], bytes(8)),
+        ("f.half", "BF16", [2, 1], b"\x80\x3f\0\x40"),
+        ("g.exponent", "F8_E8M0", [1], b"\x7f"),
+    ]
+    tensors = [Tensor(name, dtype, tuple(shape), data) for name, dtype, shape, data in odd]
+    parts = model(NVFP4, 1)
+    dense = write_hf(tmp_path / "dense", {name: [*part, *tensors] for name, part in parts.items()})
+    csf = write_hf(tmp_path / "csf", {name: [*compressed(part, NVFP4), *tensors] for name, part in parts.items()})
+    assert loading.weights(loading.loader(), csf) == loading.weights(loading.stock(), dense)
+
+
+def test_a_shard_that_is_another_by_now_is_read_anew(csf: Path) -> None:
+    from csf_tool.engines.vllm.mapped import mapped
+
+    checkpoint, loader = opened(csf), loading.stock()
+    for shard in csf.glob("*.safetensors"):
+        os.utime(shard, (1, 1))
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    weights = loader._get_weights_iterator(DefaultModelLoader.Source(str(csf), None))
+    found = {name: loading.raw(tensor) for name, tensor in mapped(weights, checkpoint)}
+    assert found == loading.weights(loading.stock(), csf)  # with streams, by safetensors
+
+
+def test_reading_of_another_kind_is_left_as_it_is(csf: Path) -> None:
+    from csf_tool.engines.vllm.mapped import mapped
+
+    def other() -> Iterator[tuple[str, torch.Tensor]]:
+        yield "a.weight", torch.zeros(1)
+
+    for weights in (other(), ((name, tensor) for name, tensor in other()), iter([])):
+        assert mapped(weights, opened(csf)) is weights  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("strategy", ["lazy", "eager", "prefetch"])
@@ -313,21 +403,12 @@ def test_a_name_on_the_hub(
     assert list((tmp_path / "downloads").rglob("*.safetensors"))
 
 
-PAIRS = ["one file", "index", "folders", "container", "one algorithm", "compressed-tensors"]
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    return checkpoints.make(tmp_path_factory.mktemp("models"))
-
-
-@pytest.mark.parametrize("pair", [*PAIRS, "mxfp4 container"])
-def test_the_parameters_of_a_real_model(pairs: dict[str, tuple[Path, Path]], pair: str) -> None:
-    """As far as a CPU can go with MXFP4: vLLM has no kernel for it there, and wants one when it has loaded."""
+@pytest.mark.parametrize("pair", [*NVFP4_PAIRS, "mxfp4 container"])
+def test_the_parameters_of_a_real_model(pairs: Pairs, pair: str) -> None:
     from tests.engines.reference_experts import register
 
     register()
-    assert pairs.keys() == {*PAIRS, "mxfp4 container"}
+    assert pairs.keys() == {*NVFP4_PAIRS, "mxfp4 container"}
     dense, csf = pairs[pair]
     want, found = loading.parameters(dense), loading.parameters(csf)
     # Where `compress` has written recipes for one algorithm, vLLM gives attention no scales, which were not used.

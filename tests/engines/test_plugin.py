@@ -66,6 +66,7 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     finders = list(sys.meta_path)
     for name in before:
         del sys.modules[name]
+    sys.meta_path[:] = [finder for finder in finders if type(finder).__name__ != "_Watch"]  # of another test, say
     yield tmp_path / "vllm"
     for name in [name for name in sys.modules if name.startswith(mine)]:
         del sys.modules[name]
@@ -140,6 +141,26 @@ def test_the_loader_is_registered_where_vllm_has_imported_its_own(vllm: Path) ->
     assert loaders() == REGISTERED
 
 
+@pytest.mark.parametrize("first", ["model_executor/models/utils", "config/__init__"])
+def test_any_module_of_vllm_may_be_imported_first(vllm: Path, caplog: pytest.LogCaptureFixture, first: str) -> None:
+    """A module that imports the loaders is half there when they are: all of vLLM's models import one that does."""
+    before = f"import {MODEL_LOADER}\n" if "models" in first else ""
+    (vllm / f"{first}.py").write_text(before + FILES[first])
+    register()
+    import_module(f"vllm.{first}".replace("/", ".").removesuffix(".__init__"))
+    assert loaders() == REGISTERED
+    assert caplog.records == []
+
+
+def test_a_vllm_that_does_not_tell_of_other_ranks_has_all_decoded(vllm: Path) -> None:
+    (vllm / "model_executor" / "models" / "utils.py").write_text("")
+    register()
+    assert loaders() == REGISTERED
+    from csf_tool.engines.vllm.model import missing_on_this_rank
+
+    assert not missing_on_this_rank(None)("model.layers.0.mlp.gate.weight")  # type: ignore[arg-type]
+
+
 def test_registering_again_changes_nothing(vllm: Path) -> None:
     register()
     register()
@@ -167,9 +188,9 @@ def test_what_another_plugin_has_registered_stays(vllm: Path) -> None:
         ("model_executor/model_loader/__init__", LOADERS.replace("_LOAD_FORMAT_TO", "_FORMATS_TO")),
         ("model_executor/model_loader/__init__", LOADERS.replace("return register\n", "return 1 / (name == 'auto')\n")),
         ("model_executor/model_loader/ep_weight_filter", ""),
-        ("model_executor/models/utils", ""),
+        ("config/__init__", ""),
     ],
-    ids=["no table", "fails halfway", "no filter", "no utils"],
+    ids=["no table", "fails halfway", "no filter", "no config"],
 )
 def test_what_goes_wrong_is_one_warning_and_vllm_is_as_it_was(
     vllm: Path, caplog: pytest.LogCaptureFixture, file: str, text: str

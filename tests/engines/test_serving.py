@@ -1,17 +1,6 @@
 """CSF checkpoints served by vLLM, as a user starts it: dense and CSF give the same tokens and log-probabilities."""
 
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,61 +9,15 @@ import pytest
 
 from csf_tool.loading.tensors import opened
 from tests.building import overwrite
-from tests.engines import checkpoints
+from tests.engines.checkpoints import NVFP4_PAIRS as PAIRS
+from tests.engines.checkpoints import Pairs
 from tests.engines.generate import PROMPTS, TOKENS
-from tests.engines.test_loader import PAIRS
+from tests.engines.serving import Answers, answers_of, asked, serving
 
 pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; .ci/engines runs these"),
     pytest.mark.slow,
 ]
-
-ROOT = Path(__file__).parents[2]
-Pairs = dict[str, tuple[Path, Path]]
-Answers = list[tuple[list[int], float]]
-
-METADATA = "Metadata-Version: 2.1\nName: reference-experts\nVersion: 0\n"
-ENTRY_POINT = "[vllm.general_plugins]\nreference = tests.engines.reference_experts:register\n"
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("serving")
-
-
-@pytest.fixture(scope="module")
-def pairs(root: Path) -> Pairs:
-    return checkpoints.make(root)
-
-
-@pytest.fixture(scope="module")
-def environment(root: Path) -> dict[str, str]:
-    """Variables for a vLLM on this machine, with the plug-in of the experts that it lacks."""
-    installed = root / "site" / "reference_experts-0.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_text(METADATA)
-    (installed / "entry_points.txt").write_text(ENTRY_POINT)
-    return os.environ | {
-        "PYTHONPATH": f"{installed.parent}:{ROOT}",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CACHE_ROOT": str(root / "cache"),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    }
-
-
-@cache
-def generated(environment: tuple[tuple[str, str], ...], options: str, *models: Path) -> tuple[list[Any], str]:
-    """The answers of models one after another in one process, and all that it said."""
-    command = [sys.executable, "-m", "tests.engines.generate", options, *map(str, models)]
-    run = subprocess.run(command, capture_output=True, text=True, env=dict(environment), cwd=ROOT, timeout=600)
-    answers = [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"model"')]
-    return answers, run.stdout + run.stderr
-
-
-def answers_of(environment: dict[str, str], models: list[Path], **options: Any) -> tuple[list[Any], str]:
-    return generated(tuple(sorted(environment.items())), json.dumps(options), *models)
 
 
 @pytest.fixture(scope="module")
@@ -143,55 +86,23 @@ def test_two_ranks(pairs: Pairs, environment: dict[str, str]) -> None:
     assert said.count("csf-tool decoded 48 CSF planes") == 2
 
 
-def test_a_broken_stream_ends_it_with_file_and_tensor(pairs: Pairs, environment: dict[str, str], root: Path) -> None:
-    import shutil
+def test_mxfp4(pairs: Pairs, environment: dict[str, str]) -> None:
+    """By Kimi's names, with weights of 4 bits and activations of 16."""
+    weights_alone = environment | {"VLLM_B12X_MOE_FP4_FORCE_A16": "1"}
+    answers, said = answers_of(weights_alone, [*pairs["mxfp4 container"]], moe_backend="b12x")
+    assert len(answers) == 2, said[-3000:]
+    assert answers[0]["answers"] == answers[1]["answers"]
+    assert all(len(set(tokens)) > 2 for tokens, _ in answers[0]["answers"])
+    assert said.count("csf-tool decoded 48 CSF planes") == 1
 
+
+def test_a_broken_stream_ends_it_with_file_and_tensor(pairs: Pairs, environment: dict[str, str], root: Path) -> None:
     broken = Path(shutil.copytree(pairs["index"][1], root / "broken"))
     plane = opened(broken).planes[5]
     overwrite(broken / plane.fixed.shard.name, plane.fixed.tensor.begin, b"\xff")
     answers, said = answers_of(environment, [broken])
     assert answers == []
     assert f"StreamError: {plane.fixed.shard.name}: {plane.name}: " in said
-
-
-@contextmanager
-def serving(environment: dict[str, str], model: Path, log: Path) -> Iterator[str]:
-    """The address of an OpenAI server that serves a model, several processes as a user has them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)]
-    command += ["--host", "127.0.0.1", "--enforce-eager", "--max-model-len", "128", "--dtype", "bfloat16"]
-    processes = environment | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-    with log.open("w") as out:
-        server = subprocess.Popen(command, env=processes, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
-    try:
-        wait_for(f"http://127.0.0.1:{port}/health", server, log)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.send_signal(signal.SIGTERM)
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-
-
-def wait_for(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(600):
-        assert server.poll() is None, log.read_text()[-3000:]
-        try:
-            with urllib.request.urlopen(address, timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    raise AssertionError(log.read_text()[-3000:])
-
-
-def asked(address: str, path: str, document: Any = None) -> Any:
-    data = None if document is None else json.dumps(document).encode()
-    request = urllib.request.Request(address + path, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as response:
-        return json.loads(response.read())
 
 
 def test_a_container_from_the_server(

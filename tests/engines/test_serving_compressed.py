@@ -18,16 +18,13 @@ from csf_tool.progress import Silent
 from csf_tool.write.compress import CompressOptions, compress
 from csf_tool.write.selection import Rules
 from tests.building import overwrite
-from tests.engines.test_serving import answers_of, environment, pairs, root
-
-fixtures = environment, pairs, root  # the models, once for each of the two files
+from tests.engines.checkpoints import Pairs
+from tests.engines.serving import answers_of
 
 pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; .ci/engines runs these"),
     pytest.mark.slow,
 ]
-
-Pairs = dict[str, tuple[Path, Path]]
 
 LAYOUTS = ("index", "compressed-tensors", "container")
 KEPT = "csf-tool keeps the block scales of 2 layers compressed"

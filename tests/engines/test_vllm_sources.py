@@ -181,3 +181,38 @@ def test_back_ends_have_the_names_that_are_known(root: Path) -> None:
     names = {ast.unparse(n.targets[0]) for n in node.body if isinstance(n, ast.Assign)}
     known = {"EMULATION", "VLLM_CUTLASS", "FLASHINFER_CUTLASS", "FLASHINFER_B12X", "FLASHINFER_CUTEDSL_BATCHED"}
     assert known <= names
+
+
+def module_level(path: Path) -> set[str]:
+    """The modules of which a file imports something when it is executed itself."""
+    body = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom | ast.Import)]
+    froms = {str(node.module) for node in body if isinstance(node, ast.ImportFrom)}
+    return froms | {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
+
+
+def test_registering_needs_no_more_of_vllm_than_its_own_loaders_do(root: Path) -> None:
+    """Any other module may be half there when the loaders are imported, and ours with them."""
+    package = Path(__file__).parents[2] / "csf_tool" / "engines" / "vllm"
+    mine, found = ["csf_tool.engines.vllm.formats", "csf_tool.engines.vllm.loader"], set()
+    for name in mine:  # grows
+        imported = module_level(package / f"{name.rpartition('.')[2]}.py")
+        found |= {other for other in imported if other.startswith("vllm.")}
+        mine += [other for other in imported if other.startswith("csf_tool.engines.vllm.") and other not in mine]
+    assert LOADER.removesuffix(".py").replace("/", ".") in {name.removeprefix("vllm.") for name in found}
+    theirs = {f"vllm.{LOADER.removesuffix('.py').replace('/', '.')}"} | module_level(root / LOADER)
+    assert found <= theirs | module_level(root / "model_executor/model_loader/__init__.py")
+
+
+def test_files_are_opened_as_the_mapped_ones_can_be(root: Path) -> None:
+    """vLLM's reading finds `safe_open` where it can be given another, and asks no more of it than `MappedFile` has."""
+    tree = ast.parse((root / "model_executor/model_loader/weight_utils.py").read_text())
+    name = "safetensors_weights_iterator"
+    (reading,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    assert reading.decorator_list == []
+    opening = [node for node in ast.walk(reading) if isinstance(node, ast.With) and "safe_open(" in ast.unparse(node)]
+    assert {ast.unparse(node.items[0]) for node in opening} == {"safe_open(st_file, framework='pt') as f"}
+    default = opening[-1]
+    asked = {
+        node.attr for node in ast.walk(default) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "f"
+    }
+    assert asked == {"keys", "get_tensor"}

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 import csf_tool
 from csf_tool.checkpoint.logical import logical_tensors
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.checkpoint.streams import Readers
 from csf_tool.disk.reader import RandomReader
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, StreamError, UsageError
 from csf_tool.loading.torch_loader import TorchLoader
@@ -476,3 +477,30 @@ def test_a_wrong_type_is_named_for_a_stack(wrong: dict[str, Any], sample: Sample
     given: dict[str, Any] = {"layer": 0, "projection": "gate_up", "device": "cpu"} | wrong
     with pytest.raises(TypeError, match=rf"^{next(iter(wrong))}: "):
         csf_tool.load_stack(sample("nvfp4-csf-hf"), **given)
+
+
+@pytest.mark.parametrize("damage", ["base", "order", "position"])
+@pytest.mark.parametrize("number", [0, 5, 11])
+def test_of_many_planes_the_broken_one_is_named(tmp_path: Path, damage: str, number: int) -> None:
+    """Planes of one geometry are decoded together: the error is that of the plane alone."""
+    tensors = model(NVFP4, 1, experts=12)
+    stored = {name: compressed(part, NVFP4) for name, part in tensors.items()}
+    folder = write_hf(tmp_path / "csf", stored)
+    checkpoint = open_checkpoint(folder)
+    gates = [plane for plane in checkpoint.planes if "gate" in plane.name and plane.exception_count > 1]
+    plane = gates[min(number, len(gates) - 1)]
+    file, words = folder / plane.shard.name, plane.exceptions.tensor
+    at, data = {
+        "base": (plane.fixed.tensor.begin, b"\xff"),
+        "order": (words.end - 4, b"\0\0\0"),
+        "position": (words.end - 4, b"\xff\xff\xff"),
+    }[damage]
+    with file.open("r+b") as f:
+        f.seek(at)
+        f.write(data)
+    with Readers() as readers, pytest.raises(StreamError) as alone:
+        readers.streams(plane).require_decodable()
+    with pytest.raises(StreamError) as together:
+        csf_tool.load_file(folder)
+    assert together.value.fields == alone.value.fields
+    assert together.value.tensor == plane.name

@@ -135,13 +135,15 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
             self._prepared = None
 
     def _with_scales(self, source: DefaultModelLoader.Source, folder: str) -> Weights:
+        from csf_tool.engines.vllm.mapped import mapped
+
         warn_of_untested_version()
         checkpoint = self._checkpoint(folder)
         is_unused = getattr(source, "is_unused_weight", None)
         plain = replace(source, prefix="")
         if is_unused:
             plain.is_unused_weight = lambda stored: is_unused(_dense_name(stored))
-        stored = super()._get_weights_iterator(plain)
+        stored = mapped(super()._get_weights_iterator(plain), checkpoint)
         kept = self._kept if self._kept and self._kept.checkpoint is checkpoint else None
         if kept:
             stored = ((name, tensor) for name, tensor in stored if not kept.loads(name))

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from vllm.model_executor.models.utils import get_pp_missing_layer_names
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -15,7 +14,10 @@ def device_of(model: nn.Module) -> torch.device:
 
 def missing_on_this_rank(model: nn.Module) -> Callable[[str], bool]:
     """Whether a weight of this name belongs to a layer that another rank of the pipeline has."""
-    missing = tuple(get_pp_missing_layer_names(model))
+    from vllm.model_executor.models import utils  # it imports the loaders, and may be half there when ours comes in
+
+    layers = getattr(utils, "get_pp_missing_layer_names", None)
+    missing = tuple(layers(model)) if layers else ()
     mapper = getattr(model, "hf_to_vllm_mapper", None)
 
     def is_missing(name: str) -> bool:
