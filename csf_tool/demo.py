@@ -47,7 +47,7 @@ Tensor = tuple[str, tuple[int, ...], bytes]
 def run(keep: Path | None) -> int:
     """Make the checkpoints in `keep` or a temporary folder, and show the commands; the exit code."""
     if keep and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise UsageError(f"{keep}: is not a new or empty folder")
+        raise UsageError(f"{keep}: exists and is not an empty folder")
     with _folder(keep) as folder:
         dense, csf, expanded = folder / "dense", folder / "csf", folder / "expanded"
         _write(dense, [_dense_layer(layer) for layer in range(_LAYERS)])

@@ -34,7 +34,7 @@ def choose_cuda(device: str, work: str, tell: Callable[[str], None]) -> str | No
     if reason and device != "auto":
         raise EnvironmentFault(f"--device {device}: {reason}")
     if reason:
-        tell(f"{work} on the CPU, though there is a GPU: {reason}")
+        tell(f"{work} on the CPU, although there is a GPU: {reason}")
         return None
     return "cuda" if device == "auto" else device
 
@@ -68,8 +68,8 @@ def why_no_gpu(device: str) -> str | None:
     import torch
 
     if not torch.cuda.is_available():
-        return "torch sees no GPU (is a CUDA build of it installed, and the driver running?)"
+        return "torch finds no GPU (is a CUDA build of torch installed, and is the driver running?)"
     index = int(device.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
-        return f"torch sees {torch.cuda.device_count()} GPUs, numbered from 0"
+        return f"torch finds {torch.cuda.device_count()} GPUs, numbered from 0"
     return None

@@ -72,7 +72,7 @@ def end(code: int) -> "NoReturn":
     _flush(sys.stdout)
     lost = getattr(_raw(sys.stdout), "lost", None)
     if lost and lost.errno != errno.EPIPE and not _state.interrupted:
-        say(f"standard output: {lost.strerror}: not all of it is there")
+        say(f"standard output: {lost.strerror}: the output is incomplete")
         code = code or NOT_HERE
     _flush(sys.stderr)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # everything is written: Ctrl-C could only disturb the exit
@@ -97,9 +97,9 @@ def words_for(error: BaseException) -> str:
     while (before := chain[-1].__cause__ or chain[-1].__context__) and before not in chain:
         chain.append(before)
     if any(map(_is_shortage, chain)):
-        return "memory is too short (a limit, as of `ulimit -v` or a container?): run it again with more"
+        return "not enough memory (is there a limit, for example `ulimit -v`?): run the command again with more"
     if isinstance(error, ImportError):
-        return f"cannot be loaded: {_first_line(chain[-1])}: the installation may be damaged: repeat it"
+        return f"cannot be loaded: {_first_line(chain[-1])}: the installation may be damaged: install csf-tool again"
     return f"internal error: {type(error).__name__}: {_first_line(error)} ({TRACEBACK_VARIABLE}=1 shows where)"
 
 

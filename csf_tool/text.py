@@ -58,7 +58,7 @@ def parse_size(text: str) -> int:
         raise ValueError(f"needs a unit; did you mean {text.strip()}GiB?")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?)B?|B)\s*", text, re.IGNORECASE)
     if not match:
-        raise ValueError("is not a size, such as 96GiB")
+        raise ValueError("is not a size; give one like 96GiB")
     number, prefix, binary = match.groups()
     base = 1024 if binary else 1000
     return int(float(number) * base ** (" KMGT".index(prefix.upper()) if prefix else 0))
@@ -73,3 +73,8 @@ def count(n: int, noun: str) -> str:
     """`n` of a noun: "1 plane", "73,728 planes"."""
     plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
     return f"{n:,} {noun if n == 1 else plural}"
+
+
+def counted(names: Sequence[str], noun: str) -> str:
+    """The number of some names, and one of them: "1 shard, a", "3 shards, for example a"."""
+    return f"{count(len(names), noun)}, {'' if len(names) == 1 else 'for example '}{names[0]}"

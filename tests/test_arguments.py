@@ -50,7 +50,7 @@ def test_home_in_a_word(home: Path, word: str, meant: str) -> None:
 
 
 def test_no_home_is_known(home: Path) -> None:
-    with pytest.raises(UsageError, match="no home folder is known for ~nobody-of-that-name"):
+    with pytest.raises(UsageError, match="the home folder of ~nobody-of-that-name is unknown"):
         home_expanded(["~nobody-of-that-name/x"])
     Path("~nobody-of-that-name").mkdir()
     Path("~nobody-of-that-name/x").touch()
@@ -188,7 +188,10 @@ def test_a_folder_of_checkpoints_names_five(copied: Copied, tmp_path: Path) -> N
     named = ", ".join(f"model-of-{i}" for i in range(5))
     for words in (["stats"], ["verify"], ["plan"], ["identity"]):
         result = run(*words, tmp_path / "many")
-        assert (result.exit_code, says(result, f"; it holds 7 checkpoints: give one of {named} or 2 more")) == (2, True)
+        assert (
+            result.exit_code,
+            says(result, f"; it contains 7 checkpoints: give one of them: {named} or 2 more"),
+        ) == (2, True)
 
 
 def test_the_root_of_a_hub_cache(sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,12 +201,12 @@ def test_the_root_of_a_hub_cache(sample: Sample, tmp_path: Path, monkeypatch: py
     for i in range(6):
         (cache / f"models--org--x{i}").mkdir()
     for place in (cache, cache.parent):
-        said = f"it is a Hub cache: give a snapshot in it: one of {folder.relative_to(place)}, "
+        said = f"this is a Hub cache: give one of the snapshots in it: {folder.relative_to(place)}, "
         assert says(run("stats", place), said, " or 2 more")
     monkeypatch.setenv("HF_HUB_CACHE", str(cache))
     name = folder.name.removeprefix("models--").replace("--", "/")
     for place in (cache, cache.parent):
-        said = f"it is the Hub cache: give the name of a repository in it: {name}, org/x0"
+        said = f"this is the Hub cache: give a repository in it: {name}, org/x0"
         assert says(run("stats", place), said, " or 2 more")
     assert says(run("stats", folder), f"did you mean {folder}/snapshots/")
 
@@ -231,9 +234,7 @@ def test_missing_shards_are_counted_with_the_command(copied: Copied) -> None:
     folder = copied("nvfp4-csf-hf")
     first, second, third = (f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3))
     (folder / second).unlink()
-    assert says(
-        run("stats", folder), f"{second}: not there (missing, or a link to a missing blob): download it again\n"
-    )
+    assert says(run("stats", folder), f"{second}: is missing, or is a link to a missing file: download it again\n")
     hf_download(folder)
     (folder / third).unlink()
     again = (

@@ -211,7 +211,7 @@ csf_tool.cli.main()
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
-    assert (process.returncode, stderr) == (130, "csf-tool: interrupted; the same command goes on from there\n")
+    assert (process.returncode, stderr) == (130, "csf-tool: interrupted; run the same command again to continue\n")
     assert [p.name for p in (here / "out").iterdir()] == [".csf-tool"]
 
 
@@ -226,7 +226,9 @@ def test_demo_runs_the_main_job(tmp_path: Path) -> None:
     assert result.exit_code == 0
     for command in ("stats", "verify", "expand"):
         assert f"$ csf-tool {command} " in result.stdout
-    assert "VERIFIED.\nProved: 48 planes well-formed and decodable.\nProved: every tensor equals" in result.stdout
+    assert (
+        "VERIFIED.\nProved: 48 planes are well-formed and can be decoded.\nProved: every tensor equals" in result.stdout
+    )
     assert sorted(p.name for p in (tmp_path / "demo").iterdir()) == ["csf", "dense", "expanded"]
     again = CliRunner().invoke(app, ["demo", "--keep", str(tmp_path / "demo")])
     assert again.exit_code == 2

@@ -353,7 +353,7 @@ def test_labels_that_disagree_with_the_data_are_named(dtype: str, shape: tuple[i
     done = run("compress", root, tmp_path / "out")
     assert done.exit_code == 2
     assert "holds no FP4 block scales" not in done.output
-    assert f"is {dtype}, with a scale for" in done.output
+    assert f"is {dtype} with one scale per" in done.output
     assert "24 block scales that fit no FP4 weight" in run("stats", root).output
     one = [change(t) if MODEL_OPT.victim in t.name else t for t in tensors]
     assert run("verify", MODEL_OPT.write(tmp_path / "one", one)).exit_code == 1
@@ -363,7 +363,7 @@ def test_compress_lists_a_scale_that_does_not_fit(tmp_path: Path) -> None:
     tensors = of_shape(ROWS, COLS // 2)(MODEL_OPT, MODEL_OPT.tensors())
     done = run("compress", MODEL_OPT.write(tmp_path / "x", tensors), tmp_path / "out", "--to", "container", "--json")
     left = json.loads(done.stdout)["left_dense"]
-    reason = f"scale is {ROWS}x{COLS // 2}, its weight wants {ROWS}x{COLS}"
+    reason = f"scale is {ROWS}x{COLS // 2}, but its weight needs {ROWS}x{COLS}"
     assert left == [{"tensor": f"{MODEL_OPT.victim}.weight_scale", "dense_bytes": ROWS * COLS // 2, "reason": reason}]
     lone = [t for t in tensors if t.name.startswith(f"{MODEL_OPT.victim}.")]
     lone += [t for t in tensors if "lm_head" in t.name]
@@ -382,7 +382,7 @@ def test_a_fault_of_many_is_a_problem_each_and_one_line(tmp_path: Path) -> None:
     found = [p for p in opened.problems if p.code is Code.WEIGHT_WITHOUT_SCALE]
     assert [p.tensor for p in found] == [f"{module}.weight" for module in lacking]
     [line] = lines_of(found)
-    assert line.text.startswith(f"{shard_name(1, 1)}: {lacking[0]}.weight: has no block scale beside it")
+    assert line.text.startswith(f"{shard_name(1, 1)}: {lacking[0]}.weight: has no block scale, but")
     names = ", ".join(f"{module}.weight" for module in lacking[1:])
     assert line.text.endswith(f"; and {len(lacking) - 1} more like it: {names}")
 
@@ -399,7 +399,7 @@ def test_nothing_is_called_lacking_that_may_lie_in_another_file(tmp_path: Path) 
 
 def test_a_finished_run_over_an_incomplete_checkpoint_is_complete(tmp_path: Path) -> None:
     root = MODEL_OPT.write(tmp_path / "x", without("scale")(MODEL_OPT, MODEL_OPT.tensors()))
-    for said in ("Wrote", "is complete already"):
+    for said in ("Wrote", "is already complete"):
         done = run("compress", root, tmp_path / "out", "--to", "container")
         assert done.exit_code == 0
         assert said in done.output

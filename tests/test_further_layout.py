@@ -153,7 +153,7 @@ def test_it_is_verified(shelf: Path, sample: Sample) -> None:
     assert checks["stored"] == checks["against"] == "passed"
     shard = next((shelf / "weights").iterdir())
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
-    assert says(run("verify", shelf, "--json"), "shelf.json says", f"weights/{shard.name}")
+    assert says(run("verify", shelf, "--json"), "(shelf.json)", f"weights/{shard.name}")
 
 
 def test_it_is_expanded(shelf: Path, sample: Sample, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_what_is_wrong_with_it_is_found(shelf: Path) -> None:
     shutil.copy(shard, shelf / "weights" / "more.safetensors")
     [problem] = [p for p in open_checkpoint(shelf).problems if p.file.endswith("more.safetensors")]
     assert (problem.code, problem.file) == (Code.SHARD_NOT_IN_MANIFEST, "weights/more.safetensors")
-    with pytest.raises(CheckpointError, match="this is a folder inside a shelf; give"):
+    with pytest.raises(CheckpointError, match="this folder is part of a shelf; give"):
         open_checkpoint(shelf / "model")
     (shelf / "shelf.json").unlink()
     with pytest.raises(CheckpointError, match=r"a shelf without its shelf\.json: download that file again"):

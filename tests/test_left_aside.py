@@ -1,4 +1,4 @@
-"""The index decides: every command works on what it lists, and says in one line a file what was left aside."""
+"""The index decides: every command works on what it lists, and says in one line a file what was left out."""
 
 import json
 import os
@@ -158,11 +158,11 @@ def lines_of(output: str, name: str) -> list[str]:
 
 
 def left_aside(output: str, names: list[str]) -> None:
-    """Check that each file is named in one line, as left aside."""
+    """Check that each file is named in one line, as left out."""
     for name in names:
         [line] = lines_of(output, name)
         assert line.startswith("warning: "), line
-        assert "left aside" in line
+        assert "left out" in line
 
 
 def without_place(document: dict[str, object]) -> dict[str, object]:
@@ -192,7 +192,7 @@ def test_verify_names_what_it_could_not_vouch_for(tmp_path: Path, stray: Stray) 
         text = "\n".join(line.strip() for line in result.stdout.splitlines())
         for name in names:
             [line] = [line for line in text.splitlines() if line.startswith(f"{name}: ")]
-            assert "left aside" in line
+            assert "left out" in line
     assert "VERIFIED IN PART" in text
     assert "VERIFIED." not in text
     [unproved] = [line for line in text.splitlines() if line.startswith("Not proved: ") and "--tensors-only" in line]
@@ -249,7 +249,7 @@ def test_commands_that_write_carry_what_the_index_lists(tmp_path: Path, stray: S
     result = run(command, root, tmp_path / "found", *words)
     assert result.exit_code == 0, result.output
     left_aside(result.output, names)
-    [closing] = [line for line in result.stdout.splitlines() if line.startswith("Not carried over, shards that were")]
+    [closing] = [line for line in result.stdout.splitlines() if line.startswith("Not copied (shards that were")]
     assert all(name in closing for name in names if name.endswith(".safetensors"))
     assert ": restored bit for bit" not in result.output
     wanted, found = tree(tmp_path / "wanted"), tree(tmp_path / "found")
@@ -277,7 +277,7 @@ def test_all_shards_takes_everything_as_it_is(tmp_path: Path, stray: Stray) -> N
     for command in ("stats", "verify"):
         result = run(command, root, "--all-shards")
         assert result.exit_code == 1
-        says(result, "as well")
+        says(result, "also in")
     assert run("expand", root, tmp_path / "out", "--all-shards").exit_code in (1, 2)
 
 
@@ -335,7 +335,7 @@ def test_a_shard_that_mixes_both_is_neither_carried_nor_left_aside(tmp_path: Pat
         result = run(*words)
         assert result.exit_code == 1
         line = (
-            f"1 of its 2 tensors stand in {ONE if has_index else SINGLE} as well, and 1 nowhere else, as mtp.fc.weight"
+            f"1 of its 2 tensors are also in {ONE if has_index else SINGLE}, but 1 tensor, mtp.fc.weight, is only here"
         )
         says(result, line)
         assert result.output.count("mixed.safetensors") == 1
@@ -385,7 +385,7 @@ def test_consuming_the_source_leaves_alone_what_was_left_aside(
     assert not {ONE, TWO} & {path.name for path in root.iterdir()}
     again = run(*words)
     assert again.exit_code == 0, again.output
-    says(again, "is complete already")
+    says(again, "is already complete")
     assert errors(open_checkpoint(tmp_path / "out").problems) == []
 
 
@@ -398,7 +398,9 @@ def test_a_stale_index_says_that_others_are_here(tmp_path: Path) -> None:
         result = run(command, root)
         assert result.exit_code == 1
         says(
-            result, f"none that {INDEX} lists is there, as {ONE} (3 shards of other names here, as {shard_name(1, 3)})"
+            result,
+            f"all shards that {INDEX} lists are missing, such as {ONE} "
+            f"(found 3 other shards, for example {shard_name(1, 3)})",
         )
 
 
@@ -409,7 +411,7 @@ def test_a_stale_index_beside_everything_in_one_file(tmp_path: Path) -> None:
         (root / name).unlink()
     result = run("stats", root)
     assert result.exit_code == 1
-    says(result, "not one of 2 shards can be read", f"{SINGLE} counts once {INDEX} is moved away")
+    says(result, "none of 2 shards can be read", f"{SINGLE} will be used if you move {INDEX} away")
     (root / INDEX).unlink()
     assert run("stats", root).exit_code == 0
 
@@ -419,7 +421,7 @@ def test_a_copy_of_a_shard_that_is_not_there(tmp_path: Path) -> None:
     (root / ONE).rename(root / COPY)
     result = run("stats", root)
     assert result.exit_code == 1
-    says(result, f"{ONE}: not there", f"all of its 16 tensors belong in {ONE}, by the index: left aside")
+    says(result, f"{ONE}: is missing", f"all of its 16 tensors belong in {ONE}, by the index: left out")
 
 
 # Without an index
@@ -439,14 +441,14 @@ def test_a_single_file_counts_where_there_is_no_index(tmp_path: Path) -> None:
         result = run(*words)
         assert result.exit_code == 0, result.output
         for name in (ONE, TWO):
-            says(result, f"{name}: no index lists this shard: all of its 13 tensors stand in {SINGLE} as well")
+            says(result, f"{name}: no index lists this shard: all of its 13 tensors are also in {SINGLE}")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {SINGLE, "config.json"}
 
 
 def test_a_lone_single_file_beside_an_index_is_what_transformers_takes(tmp_path: Path) -> None:
     root = mini_dense(tmp_path / "root")
     single(root)
-    says(run("stats", root), "left aside (--all-shards takes it); transformers takes a file of this name first")
+    says(run("stats", root), "left out (--all-shards uses it); transformers loads a file of this name first")
 
 
 @pytest.mark.parametrize("stray", [copy, split, consolidated])
@@ -457,10 +459,8 @@ def test_where_nothing_decides_one_line_says_so(tmp_path: Path, stray: Stray) ->
     for words in (["stats", root], ["verify", root], ["compress", root, tmp_path / "out", "--keep-larger"]):
         result = run(*words)
         assert result.exit_code == 1
-        [line] = [line for line in result.output.splitlines() if "as well" in line]
-        assert (
-            "which of them counts cannot be known; move one set of shards away, or add the index of the other" in line
-        )
+        [line] = [line for line in result.output.splitlines() if "also in" in line]
+        assert "remove one set of shards, or add the index of the other" in line
 
 
 def test_a_source_without_an_index_is_not_consumed_beside_what_was_left_aside(tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ def test_a_source_without_an_index_is_not_consumed_beside_what_was_left_aside(tm
     no_index(root)
     result = run("compress", root, tmp_path / "out", "--keep-larger", "--consume-source", "--yes")
     assert result.exit_code == 2
-    says(result, f"no index says that {ONE} does not count: move it away first")
+    says(result, f"no index tells whether {ONE} counts: move it away first")
 
 
 def test_the_index_decides_on_the_hub_too(tmp_path: Path, hub: "object") -> None:

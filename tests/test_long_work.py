@@ -147,7 +147,7 @@ def test_each_phase_has_its_own_lines(clock: Clock) -> None:
         clock.now += 2
         lines.shard_done()
     assert said == [
-        "going on: 1 of 3 shards is finished",
+        "continuing: 1 of 3 shards is finished",
         "encode: 1 of 2 shards, 0.0 of 1.0 GiB",
         "compress: 1 of 2 shards, 0.0 of 1.0 GiB",
     ]
@@ -163,7 +163,7 @@ def test_a_run_that_goes_on_says_first_what_is_there(tmp_path: Path, flags: tupl
     source, out = mini_hf(tmp_path / "in", 3), tmp_path / "out"
     interrupted(source, out)
     again = run("expand", source, out, *flags)
-    expected = "" if "--quiet" in flags else "csf-tool: going on: 1 of 3 shards is finished\n"
+    expected = "" if "--quiet" in flags else "csf-tool: continuing: 1 of 3 shards is finished\n"
     assert (again.exit_code, again.stderr) == (0, expected)
 
 
@@ -171,7 +171,7 @@ def test_compress_says_so_before_it_encodes(tmp_path: Path) -> None:
     dense, out = mini_dense(tmp_path / "in", shards=3), tmp_path / "out"
     assert run("compress", dense, out, "--to", "container", "--keep-larger", "--shards", "2/3").exit_code == 0
     again = run("compress", dense, out, "--to", "container", "--keep-larger")
-    assert again.stderr == "csf-tool: going on: 1 of 3 shards is finished\n"
+    assert again.stderr == "csf-tool: continuing: 1 of 3 shards is finished\n"
     says(again, f"Wrote {out} (CSF container): 2 shards and ", "All shards together: 9 NVFP4 planes, ")
 
 
@@ -179,10 +179,10 @@ def test_the_end_counts_what_this_run_did_and_what_was_there(tmp_path: Path) -> 
     source, out = mini_hf(tmp_path / "in", 3), tmp_path / "out"
     interrupted(source, out)
     nothing = run("expand", source, out, "--shards", "1/3")
-    says(nothing, f"Nothing was left to write into {out}.", "1 shard was there, finished by an earlier run.")
+    says(nothing, f"There was nothing left to write into {out}.", "1 shard was already finished by an earlier run.")
     done = run("expand", source, out)
     says(done, f"Wrote {out}: 2 shards and 2 other files, ", "; 6 planes decoded on CPU (numpy).")
-    says(done, "1 shard was there, finished by an earlier run.")
+    says(done, "1 shard was already finished by an earlier run.")
 
 
 def test_adopted_files_are_not_written_ones(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_adopted_files_are_not_written_ones(tmp_path: Path) -> None:
     assert run("expand", source, out).exit_code == 0
     (out / shard_name(2, 3)).unlink()
     done = run("expand", source, out, "--adopt")
-    says(done, f"Wrote {out}: 1 shard, ", "; 3 planes decoded", "Kept 4 files that lay there already")
+    says(done, f"Wrote {out}: 1 shard, ", "; 3 planes decoded", "Kept 4 files that were already there")
 
 
 @pytest.mark.slow

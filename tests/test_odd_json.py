@@ -135,11 +135,11 @@ def test_a_config_that_no_reader_takes(tmp_path: Path, name: str) -> None:
     for _ in range(2):
         expanded = run("expand", tmp_path / "csf", tmp_path / "back")
         assert expanded.exit_code == 0, expanded.output
-        assert "carried over as it is" in expanded.output or "complete already" in expanded.output
+        assert "copied unchanged" in expanded.output or "already complete" in expanded.output
     holds(tmp_path / "back", raw, CONFIGS)
     says(run("convert", tmp_path / "csf", tmp_path / "box", "--to", "container"), "not converted: config.json: ")
     with_files(tmp_path / "csf", b'{"weight_scale_encoding": "csf"' + raw, CONFIGS)
-    says(run("expand", tmp_path / "csf", tmp_path / "no"), "the marks of CSF in it cannot be taken out")
+    says(run("expand", tmp_path / "csf", tmp_path / "no"), "csf-tool cannot remove the CSF marks in it")
     assert not (tmp_path / "no").exists()
     with_files(dense, raw, CONFIGS)
     says(run("compress", dense, tmp_path / "other"), "not compressed: config.json: ")
@@ -151,7 +151,7 @@ def test_a_module_with_two_recipes_is_a_fault(tmp_path: Path) -> None:
     csf = mini_hf(tmp_path / "csf")
     config = (csf / "config.json").read_bytes().replace(b"layers.1.mlp", b"layers.0.mlp")
     (csf / "config.json").write_bytes(config)
-    says(run("verify", csf), "model.layers.0.mlp.experts: stands twice among the recipes", "FAILED")
+    says(run("verify", csf), "model.layers.0.mlp.experts: appears twice among the recipes", "FAILED")
     says(run("convert", csf, tmp_path / "box", "--to", "container"), "not converted: ")
     assert run("expand", csf, tmp_path / "back").exit_code == 0
     assert MARK not in (tmp_path / "back" / "config.json").read_bytes()

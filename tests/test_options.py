@@ -98,9 +98,9 @@ def test_arguments_that_are_missing_or_too_many(name: str) -> None:
         (["stats", ""], "CHECKPOINT: is empty (a variable that is not set?)"),
         (["verify", "a", " ", "b"], "CHECKPOINT: is empty (a variable that is not set?)"),
         (["stats", "x", "-q", "-v"], "--quiet and --verbose: give one of them"),
-        (["verify", "x", "--tensors-only"], "--tensors-only: compares with a checkpoint: give --against DENSE as well"),
+        (["verify", "x", "--tensors-only"], "--tensors-only: needs a checkpoint to compare with: give --against DENSE"),
         (["plan", "x", "--gpu-memory", "96"], "--gpu-memory 96: needs a unit; did you mean 96GiB?"),
-        (["plan", "x", "--gpu-memory", "much"], "--gpu-memory much: is not a size, such as 96GiB"),
+        (["plan", "x", "--gpu-memory", "much"], "--gpu-memory much: is not a size; give one like 96GiB"),
         (["bench", "--device", "cpu"], "--device cpu: bench times a GPU: give cuda or cuda:N"),
         (["compress", "a", "b", "--to", "hf", "--family", "x"], "--family: only a container records this"),
         (["convert", "a", "b", "--to", "hf", "--checkpoint-root", "x"], "--checkpoint-root: is for --to serving"),
@@ -146,7 +146,9 @@ def test_a_device_is_the_same_everywhere(sample: Sample, tmp_path: Path, command
 
 def test_parts_of_names_are_answered_with_the_glob_that_means_them(sample: Sample, tmp_path: Path) -> None:
     csf, dense = sample("nvfp4-csf-hf"), sample("nvfp4-dense")
-    assert mistake("verify", csf, "--only", "00002").endswith("no readable shard is called so; did you mean '*00002*'?")
+    assert mistake("verify", csf, "--only", "00002").endswith(
+        "no readable shard has this name; did you mean '*00002*'?"
+    )
     assert mistake("ls", csf, "experts.0").endswith("no tensor's name is experts.0; did you mean '*experts.0*'?")
     assert mistake("inspect", csf, "experts.0").endswith("did you mean '*experts.0*'?")
     said = mistake("compress", dense, tmp_path / "a", "--include", "layers.1")
@@ -165,8 +167,8 @@ def test_parts_of_names_are_answered_with_the_glob_that_means_them(sample: Sampl
 def test_options_for_one_plane_need_one(sample: Sample) -> None:
     source, one = sample("nvfp4-csf-hf"), "*.layers.1.*.2.gate_proj"
     assert mistake("plan", source, "--gpu-memory", "0GiB").startswith("a GPU with 0 bytes of memory: give what one has")
-    assert mistake("inspect", source, "--values").startswith("--values: needs one PLANE, and 36 are meant")
-    assert mistake("inspect", source, "*.layers.1.*", "--values").startswith("--values: needs one PLANE")
+    assert mistake("inspect", source, "--values").startswith("--values: needs one plane, but 36 planes match")
+    assert mistake("inspect", source, "*.layers.1.*", "--values").startswith("--values: needs one plane")
     assert mistake("inspect", source, one, "--top", 3).startswith("--top: ")
     assert run("inspect", source, one, "--values").exit_code == 0
     assert run("inspect", source, "--top", 3).exit_code == 0

@@ -1,4 +1,4 @@
-"""Scales that are no planes, as published checkpoints have them: what each command says of them."""
+"""Scales that are not planes, as published checkpoints have them: what each command says of them."""
 
 import json
 import os
@@ -196,7 +196,7 @@ def test_inspect_looks_into_one_and_lists_all(kind: Kind, tmp_path: Path) -> Non
         assert document["byte_counts"][120] == prod(kind.scale.shape) // 2
     done = run("inspect", root, kind.scale.name)
     assert done.exit_code == 0
-    assert "It is no plane: " in done.output
+    assert "It is not a plane: " in done.output
     every = run("inspect", root)
     assert every.exit_code == 0
     assert kind.weights in " ".join(every.output.split())
@@ -209,7 +209,7 @@ def test_compress_says_why_they_stay(kind: Kind, tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert ("holds no FP4 block scales" in done.output) is not kind.is_fp4
     assert ("2 block scales stay dense" in done.output) is kind.is_fp4
-    assert kind.is_fp4 or f"its scales are those of {kind.weights}" in done.output
+    assert kind.is_fp4 or f"its scales belong to {kind.weights}" in done.output
     assert len(done.output.splitlines()) < 4
     beside = [t for i in range(2) for t in matrix(f"model.layers.0.mlp.experts.{i}.gate_proj", NVFP4, i)]
     root = write_hf(tmp_path / "mixed", {"model.safetensors": [*kind.tensors(), *beside]}, index=False)
@@ -251,7 +251,7 @@ def test_the_rows_of_all_experts_in_one_matrix(module: str, tmp_path: Path) -> N
     root = write_hf(tmp_path / "in", {"model.safetensors": tensors}, config={"model_type": "mini"})
     done = run("compress", root, tmp_path / "csf", "--keep-larger")
     assert done.exit_code == 0
-    assert says(done, f"1 plane, as {module}.weight_scale, with the rows of all experts: csf-tool reads such planes")
+    assert says(done, f"1 plane, {module}.weight_scale, with the rows of all experts: csf-tool reads such planes")
     assert run("expand", tmp_path / "csf", tmp_path / "back").exit_code == 0
     assert tree(tmp_path / "back")["model.safetensors"] == (root / "model.safetensors").read_bytes()
 
@@ -262,7 +262,7 @@ def test_shared_experts_are_not_the_rows_of_all_experts(name: str, tmp_path: Pat
     root = write_hf(tmp_path / "in", {"model.safetensors": tensors}, config={"model_type": "mini"})
     done = run("compress", root, tmp_path / "csf", "--keep-larger")
     assert done.exit_code == 2
-    assert says(done, "not a routed expert's")
+    assert says(done, "not the scale of a routed expert")
 
 
 def test_a_matrix_of_all_experts_may_be_too_large_for_a_plane(tmp_path: Path) -> None:
@@ -282,9 +282,7 @@ def test_a_matrix_of_all_experts_may_be_too_large_for_a_plane(tmp_path: Path) ->
     os.truncate(path, path.stat().st_size + at)
     done = run("compress", path.parent, tmp_path / "out")
     assert done.exit_code == 2
-    assert says(
-        done, f"it has the rows of all experts, which no readers split, and as one plane {rows} x {cols} is more"
-    )
+    assert says(done, f"it has the rows of all experts, no reader splits it, and as one plane {rows} x {cols} is more")
 
 
 # What is no scale of a weight, and what is lost

@@ -19,27 +19,30 @@ NO_CSF = (0, 0, 0, 2, 0, 2, 2, 2)
 DENSE = (0, 0, 2, 2, 0, 0, 2, 2)
 CSF = (0, 0, 0, 0, 0, 2, 0, 0)
 
-STACKED = "scales of stacked experts; CSF planes are of one matrix: it stays as it is"
+STACKED = "scales of stacked experts. A CSF plane holds one matrix, so it stays as it is"
 
 ANSWERS: dict[str, tuple[tuple[int, ...], dict[str, str]]] = {
-    "llama4-stacked": (NO_CSF, {"stats": "block scales in no planes", "inspect": STACKED, "compress": STACKED}),
-    "qwen3.5-stacked": (NO_CSF, {"stats": "block scales in no planes", "verify": STACKED, "compress": STACKED}),
-    "gpt-oss-stacked": (NO_CSF, {"stats": "scales of MXFP4 that are no planes", "compress": STACKED}),
-    "step3.5-stacked": (NO_CSF, {"stats": "scales of NVFP4 that are no planes", "expand": STACKED}),
-    "mlx-mxfp4": (NO_CSF, {"stats": "scales of MXFP4 that are no planes", "compress": "MLX's layout, whose weights"}),
-    "fp8-blocks": (NO_CSF, {"stats": "its scales are those of FP8", "compress": "its scales are those of FP8"}),
-    "nvfp4-as-u8": (NO_CSF, {"stats": "scale-label: 2", "compress": "NVFP4 stored as U8, and not compressed"}),
+    "llama4-stacked": (NO_CSF, {"stats": "block scales that are not planes", "inspect": STACKED, "compress": STACKED}),
+    "qwen3.5-stacked": (NO_CSF, {"stats": "block scales that are not planes", "verify": STACKED, "compress": STACKED}),
+    "gpt-oss-stacked": (NO_CSF, {"stats": "scales of MXFP4 that are not planes", "compress": STACKED}),
+    "step3.5-stacked": (NO_CSF, {"stats": "scales of NVFP4 that are not planes", "expand": STACKED}),
+    "mlx-mxfp4": (
+        NO_CSF,
+        {"stats": "scales of MXFP4 that are not planes", "compress": "MLX's layout packs the weights"},
+    ),
+    "fp8-blocks": (NO_CSF, {"stats": "its scales belong to FP8", "compress": "its scales belong to FP8"}),
+    "nvfp4-as-u8": (NO_CSF, {"stats": "scale-label: 2", "compress": "it is NVFP4 stored as U8, left dense"}),
     "rows-of-all-experts": (DENSE, {"compress": "with the rows of all experts: csf-tool reads such planes"}),
     "infinity-in-config": (DENSE, {"stats": "dense NVFP4", "compress": "6 NVFP4 planes"}),
-    "second-split": (CSF, dict.fromkeys(COMMANDS, "all of its 11 tensors stand in 2 other shards as well: left aside")),
+    "second-split": (CSF, dict.fromkeys(COMMANDS, "all of its 11 tensors are also in 2 other shards: left out")),
     "consolidated-names": (CSF, dict.fromkeys(COMMANDS, "it holds a copy of the model under other names")),
-    "tensorrt-llm": (NO_CSF, {"stats": "a TensorRT-LLM checkpoint", "compress": "its name is none of those that"}),
+    "tensorrt-llm": (NO_CSF, {"stats": "a TensorRT-LLM checkpoint", "compress": "readers of CSF look for other names"}),
     "nunchaku": (
         NO_CSF,
-        {"stats": "scales of NVFP4 that are no planes (nunchaku's", "compress": "its groups run down"},
+        {"stats": "scales of NVFP4 that are not planes (nunchaku's", "compress": "its groups run along the columns"},
     ),
-    "tied-head": (CSF, {"stats": "tie_word_embeddings in the config explains that", "expand": "6 planes decoded"}),
-    "ranks": ((1,) * 8, dict.fromkeys(COMMANDS, "one file a rank (tensor parallel)")),
+    "tied-head": (CSF, {"stats": "the config explains that with tie_word_embeddings", "expand": "6 planes decoded"}),
+    "ranks": ((1,) * 8, dict.fromkeys(COMMANDS, "one file per rank (tensor parallel)")),
     "predecessor": (
         (1, 1, 2, 2, 2, 2, 1, 1),
         dict.fromkeys(("stats", "verify", "inspect", "compress", "expand", "convert"), "x4t, the predecessor of CSF"),
@@ -76,7 +79,7 @@ def test_what_a_command_answers(kind: str, command: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_safe_open_gives_the_logical_tensors(kind: str) -> None:
     if kind in ("ranks", "predecessor"):
-        with pytest.raises(CheckpointError, match=r"one file a rank|x4t, the predecessor"):
+        with pytest.raises(CheckpointError, match=r"one file per rank|x4t, the predecessor"):
             csf_tool.safe_open(KINDS / kind, framework="np")
         return
     with csf_tool.safe_open(KINDS / kind, framework="np") as file:

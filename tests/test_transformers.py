@@ -102,7 +102,7 @@ def test_nvfp4_experts_are_as_wrong_as_from_the_dense_checkpoint(
     assert_same_logits(in_csf(dense, tmp_path / "csf"), dense)
     said = [record.message for record in caplog.records if record.name == limits.logger.name]
     assert [
-        f"{tmp_path / 'csf'}: transformers {transformers.__version__} leaves out the global scales" in line
+        f"{tmp_path / 'csf'}: transformers {transformers.__version__} ignores the global scales" in line
         for line in said
     ] == [True]
     double = load_file(dense / FILE)
@@ -122,7 +122,7 @@ def test_a_quantisation_that_transformers_does_not_know(csf: Path, caplog: pytes
         modeling_utils.load_state_dict(csf / FILE)
     said = [record.message for record in caplog.records if record.name == limits.logger.name]
     assert said == [
-        f"{csf}: quantised by modelopt, which transformers {transformers.__version__} cannot apply; nor does it load"
+        f"{csf}: quantised by modelopt, which transformers {transformers.__version__} cannot apply; it cannot load"
         " the dense checkpoint (vLLM does)"
     ]
 
@@ -228,6 +228,6 @@ def test_without_transformers_it_says_what_is_missing() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: csf_tool.engines.transformers works on transformers, which is not installed here"
+        "ModuleNotFoundError: csf_tool.engines.transformers needs transformers, which is not installed here"
         " (pip install transformers)"
     )

@@ -229,89 +229,95 @@ HOLE = {"a": entry("U8", [2], 0, 2), "b": entry("U8", [2], 4, 6)}
 TWICE = {"quantization_config": {"quant_algo": "NVFP4"}, "text_config": {"quantization_config": {"quant_algo": "FP8"}}}
 
 MESSAGES: dict[str, Output] = {
-    "not a checkpoint: no manifest.json, no *.safetensors.index.json and no .safetensors file in it": stats(
-        only("a.csf")
-    ),
-    "not one of … shards can be read: none that … lists is there": stats(without_shards),
+    "not a checkpoint: no manifest.json, no *.safetensors.index.json and no .safetensors file": stats(only("a.csf")),
+    "none of … shards can be read: all shards that … lists are missing": stats(without_shards),
     "an incomplete download (…)": stats(only("x.incomplete")),
-    "of a download or copy that was not finished": stats(of(mini_hf, lambda r: (r / "a.aria2").write_bytes(b"x"))),
+    "from an unfinished download or copy": stats(of(mini_hf, lambda r: (r / "a.aria2").write_bytes(b"x"))),
     "a csf-tool run into this folder is not finished": stats(
         of(mini_hf, lambda root: write_json(root / ".csf-tool" / "journal.json", {}))
     ),
     "is a git-LFS pointer, not the file itself": stats(spoilt(LFS_POINTER, ONE)),
     "is a web page (HTML or XML), not the file itself": stats(spoilt(b"<html>", ONE)),
-    "is JSON text, not a safetensors file: an error message that was saved?": stats(spoilt(b'{"error": 401}', ONE)),
-    "begins with zeros: a download made room for it and never filled it": stats(spoilt(bytes(900), ONE)),
-    "is not one that csf-tool reads (…): an older or newer container": stats(of_schema("lil-nvfp4-csf-checkpoint/0")),
-    "a container and a Hugging Face checkpoint in one folder?": stats(lambda root: mini_hf(mini_container(root))),
+    "is JSON text, not a safetensors file: probably a saved error message": stats(spoilt(b'{"error": 401}', ONE)),
+    "begins with zeros: a download reserved its space and never wrote its content": stats(spoilt(bytes(900), ONE)),
+    "has schema …, which csf-tool cannot read (…): an older or newer container": stats(
+        of_schema("lil-nvfp4-csf-checkpoint/0")
+    ),
+    "a container and a Hugging Face checkpoint seem to be in one folder": stats(
+        lambda root: mini_hf(mini_container(root))
+    ),
     "is a serving directory, not a checkpoint": stats(serving),
     "no index lists the shards": stats(of(mini_hf, gone(INDEX))),
-    "speaks of …, the tensors are …": stats(of(mini_dense, config({"quantization_config": {"format": "mxfp4-pack"}}))),
-    "quantization_config stands at the top and in text_config, and they differ": stats(of(mini_dense, config(TWICE))),
-    "its layout is unknown, …: padded, or in tiles?": stats(
+    "names …, but the tensors are …": stats(of(mini_dense, config({"quantization_config": {"format": "mxfp4-pack"}}))),
+    "quantization_config is at the top and in text_config, and they differ": stats(of(mini_dense, config(TWICE))),
+    "its layout is unknown, because …: it may be padded or in tiles": stats(
         lambda root: write_shard(root / "x.safetensors", matrix("m", NVFP4, 1), {"_quantization_metadata": ""})
     ),
     "scales of stacked experts": stats(one_file(Tensor("m.w_scales", "U8", (2, 2, 2), bytes(8)))),
-    "has no block scale beside it, as … has: what it means is lost": stats(changed(without("weight_scale"))),
-    "is a scale of nothing: …": stats(changed(without("weight"))),
-    "scale is …, its weight wants …": stats(changed(narrower)),
-    "with a scale for … values: NVFP4 has F8_E4M3 for 16, MXFP4 F8_E8M0 for 32": stats(
+    "has no block scale, but … has one: the values of this weight are lost": stats(changed(without("weight_scale"))),
+    "is a scale without a weight: …": stats(changed(without("weight"))),
+    "scale is …, but its weight needs …": stats(changed(narrower)),
+    "with one scale per … values, but NVFP4 has F8_E4M3 per 16, and MXFP4 F8_E8M0 per 32": stats(
         one_file(*[replace(t, dtype="U8") if t.name.endswith("weight_scale") else t for t in matrix("m", NVFP4, 1)])
     ),
-    "…, as its siblings have": stats(changed(without("weight_scale_2"))),
-    "is FP4 by the config, and stored as …": stats(unquantised),
-    "not there (missing, or a link to a missing blob)": stats(of(mini_hf, gone(ONE))),
+    "…, although its siblings have one": stats(changed(without("weight_scale_2"))),
+    "is stored as …, but the config says that it is FP4": stats(unquantised),
+    "is missing, or is a link to a missing file": stats(of(mini_hf, gone(ONE))),
     "does not list this shard": stats(of(mini_hf, lambda root: write_shard(root / "more.safetensors", []))),
-    "does not list this shard: … left aside": stats(
+    "does not list this shard: … left out": stats(
         of(mini_hf, lambda root: shutil.copy(root / ONE, root / "model-00001-of-00002 (1).safetensors"))
     ),
-    "one file a rank (tensor parallel)": stats(ranks),
-    "all … tensors stand in … as well: which of them counts cannot be known": stats(
+    "one file per rank (tensor parallel)": stats(ranks),
+    "all … tensors are also in …: remove one of the two files": stats(
         of(mini_hf, lambda r: shutil.copy(r / ONE, r / TWO))
     ),
     "leaves the checkpoint's folder or is not a plain path": stats(
         of(mini_hf, lambda root: change_json(root / INDEX, lambda i: i["weight_map"].update(x="../x.safetensors")))
     ),
     "… bytes are missing": stats(of(mini_hf, cut)),
-    "its data overlap those of …": stats(one_raw(OVERLAP, bytes(6))),
-    "a hole of … bytes lies before its data": stats(one_raw(HOLE, bytes(6))),
+    "its data overlaps the data of …": stats(one_raw(OVERLAP, bytes(6))),
+    "a gap of … bytes before its data": stats(one_raw(HOLE, bytes(6))),
     "weight tensor is entirely zero": verify(of(mini_hf, zeroed(f"{GATE}.weight"))),
-    "its fixed stream is entirely zero, its exceptions are not": verify(of(mini_hf, zeroed(FIXED))),
-    "sha256 is …, … says …": verify(of(mini_container, first_bytes(f"{GATE}.weight", b"\1\2\3", f"tensors/{ONE}"))),
+    "its fixed stream is entirely zero, but its exceptions are not": verify(of(mini_hf, zeroed(FIXED))),
+    "sha256 is …, expected …": verify(of(mini_container, first_bytes(f"{GATE}.weight", b"\1\2\3", f"tensors/{ONE}"))),
     "the files come from different revisions": verify(of(mini_hf, two_revisions)),
-    "decodes to SHA-256 …, the source's is …": verify(of_another_source),
-    "it shrank while it was read": shrinking,
+    "decodes to SHA-256 …, but the original's is …": verify(of_another_source),
+    "it became shorter while csf-tool read it": shrinking,
     "NO FAULT FOUND, but nothing to compare with": verify(mini_hf),
     "no SHA-256 is recorded for …": lambda folder: run("identity", mini_hf(folder)).output,
     "VERIFIED IN PART": verify(of(mini_container, lambda root: (root / "metadata" / "x.py").write_text("pass"))),
-    "size-based: a copy of that size with other bytes has the same one": lambda folder: (
+    "size-based: other bytes of the same size have the same identity": lambda folder: (
         run("identity", mini_hf(folder), "--by", "sizes").output
     ),
     "is a list of revision …": lists,
     "base … is above …": verify(of(mini_hf, first_bytes(FIXED, b"\xff"))),
     "has no … exception list beside …": stats(one_file(PAIR[2])),
-    "its geometry is unknown: a 1-D fixed stream, no weight beside it and no receipt": stats(one_file(*LONE)),
-    "the sources of its geometry contradict each other: …": stats(
+    "its rows and columns are unknown: the fixed stream is 1-D, and there is no weight and no receipt": stats(
+        one_file(*LONE)
+    ),
+    "its rows and columns are contradictory: …": stats(
         one_file(*streams(SCALE, NVFP4), Tensor("m.weight", "U8", (16, 64), bytes(1024)))
     ),
-    "is stored dense as well as in CSF streams": stats(one_file(*PAIR, SCALE)),
-    "is a stream of a codec that this csf-tool does not know": stats(
+    "is stored both dense and in CSF streams": stats(one_file(*PAIR, SCALE)),
+    "is a stream of a codec that this version of csf-tool does not know": stats(
         one_file(*PAIR, Tensor("n.weight_scale.nvfp6_csf_fixed", "U8", (4,), bytes(4)))
     ),
-    "lies inside its row's window": verify(of(mini_hf, redundant)),
-    "receipts: not there": verify(home_made),
-    "the manifest says …": verify(
+    "is inside its row's window": verify(of(mini_hf, redundant)),
+    "receipts: missing": verify(home_made),
+    "the manifest has …": verify(
         of(mini_container, lambda root: change_json(root / "build-contract.json", lambda c: c.update(family="other")))
     ),
     "has CSF streams, but its recipe is not marked weight_scale_encoding: csf": stats(of(mini_hf, plain_recipes)),
     "not expanded: …": expand(of(mini_hf, gone(ONE))),
-    "holds no CSF planes: nothing to expand": expand(mini_dense),
+    "holds no CSF planes, so there is nothing to expand": expand(mini_dense),
     "0 planes matched": lambda folder: run("compress", mini_dense(folder / "x"), folder / "out").output,
-    "are needed, … are free": full,
+    "needed, … free": full,
     "is not empty; give a new or empty folder": expand(mini_hf, to=only("a")),
-    "does not belong there: remove what is wrong, and run again": expand(mini_hf, "--adopt", to=only("config.json")),
+    "does not belong there: remove the wrong files, and run the command again": expand(
+        mini_hf, "--adopt", to=only("config.json")
+    ),
     "holds an unfinished run of something else": begun_elsewhere,
-    "must not lie inside one another": lambda folder: run("expand", mini_hf(folder), folder / "out").output,
+    "must not be inside one another": lambda folder: run("expand", mini_hf(folder), folder / "out").output,
     "is a link (into a Hub cache?), not a file of its own": linked,
 }
 
@@ -319,7 +325,7 @@ MESSAGES: dict[str, Output] = {
 NO_FAULTS = {
     "NO FAULT FOUND, but nothing to compare with",
     "VERIFIED IN PART",
-    "size-based: a copy of that size with other bytes has the same one",
+    "size-based: other bytes of the same size have the same identity",
 }
 """Messages that say how much was proved, and have no code."""
 

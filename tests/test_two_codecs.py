@@ -94,7 +94,7 @@ def test_both_are_compressed(sample: Sample, tmp_path: Path) -> None:
     ]
     assert (found["planes"], found["left_dense"]) == (18, [])
     [note] = found["notes"]
-    assert note.startswith("no reader knows MXFP4 CSF in the Hugging Face layout")
+    assert note.startswith("no reader can find MXFP4 CSF in the Hugging Face layout")
 
 
 def test_both_are_expanded(sample: Sample, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_what_holds_one_codec_says_so_first(
     source, *rest = REFUSED[name]
     result = run(name.split()[0], sample(source), *rest)
     assert result.exit_code == 2
-    says(result, f"--to {rest[-1]}: ", "states one codec, and these scales are NVFP4 and MXFP4; ")
+    says(result, f"--to {rest[-1]}: ", " one codec, but these scales are NVFP4 and MXFP4; ")
     assert [line for line in result.stderr.splitlines() if "on the CPU" not in line] == [result.stderr.splitlines()[-1]]
     assert list(tmp_path.iterdir()) == []
 
@@ -163,7 +163,7 @@ def test_the_gain_of_a_plane_is_that_of_its_own_codec(tmp_path: Path) -> None:
     found = document("compress", dense, tmp_path / "out")
     assert (found["formats"], found["planes"]) == (["mxfp4"], 3)
     [reason] = {e["reason"].partition(" (")[0] for e in found["left_dense"]}
-    assert reason.endswith("as a whole would not shrink: CSF would take 192 bytes, dense 192")
+    assert reason.endswith("as a whole would not shrink: CSF would take 192 bytes, but dense 192")
     assert oracle.logical_tensors(tmp_path / "out") == oracle.stored_tensors(dense)
 
 
@@ -255,11 +255,11 @@ def test_scales_whose_label_only_receipts_keep_are_named(tmp_path: Path) -> None
 FAULTS: dict[str, tuple[Callable[[Tensor], Tensor | None], str]] = {
     "another label": (
         lambda scale: replace(scale, dtype="F8_E4M3"),
-        "is F8_E4M3, not F8_E8M0/U8 as the scales of MXFP4",
+        "is F8_E4M3, but MXFP4 scales are F8_E8M0/U8",
     ),
-    "rows lost": (lambda s: replace(s, shape=(8, 8), data=s.data[:64]), "scale is 8x8, its weight wants 16x8"),
-    "columns lost": (lambda s: replace(s, shape=(16, 4), data=s.data[:64]), "scale is 16x4, its weight wants 16x8"),
-    "no scale": (lambda _: None, "has no block scale beside it"),
+    "rows lost": (lambda s: replace(s, shape=(8, 8), data=s.data[:64]), "scale is 8x8, but its weight needs 16x8"),
+    "columns lost": (lambda s: replace(s, shape=(16, 4), data=s.data[:64]), "scale is 16x4, but its weight needs 16x8"),
+    "no scale": (lambda _: None, "has no block scale, but"),
 }
 
 
@@ -386,8 +386,8 @@ def test_a_container_that_states_one_codec_is_read_and_warned_of(sample: Sample,
     """The suffixes of the streams say the codec, whatever the manifest states."""
     root = without_receipts(mini_container(tmp_path / "container", NVFP4, content=two_codecs()))
     checkpoint = open_checkpoint(root)
-    [problem] = [p for p in checkpoint.problems if "states NVFP4" in p.problem]
-    assert problem.problem == "states NVFP4: readers that believe it will not find the MXFP4 planes"
+    [problem] = [p for p in checkpoint.problems if "names NVFP4 only" in p.problem]
+    assert problem.problem == "names NVFP4 only: readers that go by it will not find the MXFP4 planes"
     document("expand", root, tmp_path / "back")
     assert oracle.stored_tensors(tmp_path / "back") == oracle.stored_tensors(sample(DENSE))
     document("convert", root, tmp_path / "hf", "--to", "hf")

@@ -89,5 +89,5 @@ def test_a_corner_of_the_longest_values(fmt: CsfFormat) -> None:
     assert isinstance(corner, Table)
     assert report[-2] == f"{fmt.scale_type} values of the first 16 rows and 8 columns; * marks an exception:"
     text = shown([corner])
-    require_whole(text, "(no room here for: ", "-0.001953" if fmt is NVFP4 else "7.276e-12")
+    require_whole(text, "(the terminal is too narrow for: ", "-0.001953" if fmt is NVFP4 else "7.276e-12")
     assert "7" in text.partition(")")[0]

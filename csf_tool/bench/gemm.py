@@ -157,14 +157,14 @@ def multiply(
 def why_no_product(stack: Workload, l2_bytes: int) -> str | None:
     """Why the products of a stack are not measured, or None when they are."""
     if stack.format != NVFP4:
-        return f"the product is one of NVFP4 weights, these are {stack.format.title}"
+        return f"the product needs NVFP4 weights, but these are {stack.format.title}"
     depth = stack.cols * stack.format.group_size
     if not any(_fits(tile, stack) for tile in _TILES):
-        return f"no launch shape divides weights of {stack.rows}x{depth}"
+        return f"no launch shape fits weights of {stack.rows}x{depth}"
     if stack.experts < 2 * ACTIVE_EXPERTS:
         return f"{stack.experts} experts are too few to choose {ACTIVE_EXPERTS} of them in turn"
     if stack.format.weight_bytes(stack.dense_bytes) <= l2_bytes:
-        return "the weights fit the L2: they cannot be rotated past it"
+        return "the weights fit in the L2, so they cannot be measured outside it"
     return None
 
 
@@ -227,7 +227,9 @@ def _time_product(
     expected = out.clone()
     staged(tile)(0)
     if not torch.equal(out.view(torch.int16), expected.view(torch.int16)):
-        raise WrongBytes(f"{layer.stack.name}: the product with decoded scales differs from that with dense scales")
+        raise WrongBytes(
+            f"{layer.stack.name}: the product with decoded scales differs from the product with dense scales"
+        )
     time = _timer(product(tile, layer.dense), len(routings), repeats)
     flushed = Pair(time(product(tile, layer.dense)), time(staged(tile)))
     warm = None

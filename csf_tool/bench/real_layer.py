@@ -51,8 +51,8 @@ def load_layer(checkpoint: Checkpoint, device: torch.device, *, smallest: int = 
     for work in stacks:
         if work.dense_bytes < smallest:
             raise UsageError(
-                f"{checkpoint.label}: the {work.name} stack of {layer} has {size(work.dense_bytes)} of scales, "
-                f"too little to measure: {size(smallest)} is the least"
+                f"{checkpoint.label}: the {work.name} stack of {layer} has only {size(work.dense_bytes)} of scales, "
+                f"too little to measure: at least {size(smallest)} is needed"
             )
     exceptions = sum(len(streams.words) for streams in stacks.values())
     return RealLayer(Source(checkpoint.label, layer_of(layer) or layer, exceptions), stacks)

@@ -272,7 +272,9 @@ def _time_floor(case: _Case) -> Measure:
         return lambda i: stream(sources[i], case.outs[i])
 
     best = min(rivals.FLOOR_TILES, key=lambda tile: case.time_flushed(launch(*tile)).median_us)
-    return case.time("streaming, no decoding", launch(*best), note=f"{best[0] // 1024} KiB a program, {best[1]} warps")
+    return case.time(
+        "streaming, no decoding", launch(*best), note=f"{best[0] // 1024} KiB per program, {best[1]} warps"
+    )
 
 
 def _time_two_launches(case: _Case) -> Measure:
@@ -297,7 +299,7 @@ def _time_nvcomp(case: _Case, dense: torch.Tensor) -> Measure:
     with torch.cuda.stream(side):
         decode, coded = rivals.nvcomp_decoder(dense)
         timing = time_eager(lambda _: decode(), launches=5, repeats=case.options.repeats)
-    note = f"{coded / case.work.dense_bytes:.0%} of the dense bytes; it cannot be captured"
+    note = f"{coded / case.work.dense_bytes:.0%} of the dense bytes; a CUDA graph cannot capture it"
     return Measure("nvCOMP ANS", timing, None, note)
 
 

@@ -199,10 +199,10 @@ class _Search:
             if self._has_scale(module) or module in self._scaled_otherwise or self._is_named(module, _SCALES):
                 continue
             if siblings := self._siblings_of(module, row):
-                text = f"has no block scale beside it, as {siblings[0].module} has: what it means is lost"
+                text = f"has no block scale, but {siblings[0].module} has one: the values of this weight are lost"
                 yield _Fault(Code.WEIGHT_WITHOUT_SCALE, text, row)
             elif module in self._with_global:
-                text = "has a global scale and no block scale beside it: what it means is lost"
+                text = "has a global scale but no block scale: the values of this weight are lost"
                 yield _Fault(Code.WEIGHT_WITHOUT_SCALE, text, row)
 
     def misfits(self) -> Iterable[_Fault]:
@@ -242,7 +242,7 @@ class _Search:
         for fmt in formats:
             geometry = weight_geometry(self._stored[weight], fmt, [])
             if geometry and self._stored.shapes[scale] == (geometry.rows, geometry.cols):
-                text = f"is {dtype}, not {'/'.join(fmt.dense_dtypes)} as the scales of {fmt.title} are"
+                text = f"is {dtype}, but {fmt.title} scales are {'/'.join(fmt.dense_dtypes)}"
                 return _Fault(Code.SCALE_LABEL, text, scale)
         fmt = next((fmt for fmt in formats if dtype in fmt.dense_dtypes), formats[0])
         return self._of_wrong_shape(fmt, scale, weight, Severity.ERROR)
@@ -251,7 +251,7 @@ class _Search:
         geometry = weight_geometry(self._stored[weight], fmt, [])
         shape = "x".join(map(str, self._stored.shapes[scale])) or "one number"
         wants = f"{geometry.rows}x{geometry.cols}" if geometry else f"groups of {fmt.group_size}"
-        return _Fault(Code.SCALE_SHAPE, f"scale is {shape}, its weight wants {wants}", scale, severity)
+        return _Fault(Code.SCALE_SHAPE, f"scale is {shape}, but its weight needs {wants}", scale, severity)
 
     def orphans(self) -> Iterable[_Fault]:
         """Block scales whose weight is missing or holds no FP4 codes, and global scales without either."""
@@ -290,10 +290,11 @@ class _Search:
             is_proved = self._pattern(module) in whole
             if not is_proved and (module in self._scaled_otherwise or module in self._held_otherwise):
                 continue
-            why = f"its weight is {dtype}, not FP4 codes" if dtype else "there is no weight beside it"
-            siblings = ", as its siblings have" if is_proved and not dtype else ""
+            why = f"the tensor beside it is {dtype}, not FP4 codes" if dtype else "there is no weight beside it"
+            siblings = ", although its siblings have one" if is_proved and not dtype else ""
+            text = f"is a scale without a weight: {why}{siblings}"
             severity = Severity.ERROR if is_proved else Severity.WARNING
-            yield _Fault(Code.SCALE_WITHOUT_WEIGHT, f"is a scale of nothing: {why}{siblings}", found[module], severity)
+            yield _Fault(Code.SCALE_WITHOUT_WEIGHT, text, found[module], severity)
 
     @cached_property
     def _held_otherwise(self) -> set[str]:
@@ -326,7 +327,7 @@ class _Search:
             is_proved = any(key in keys for key in self._keys(module, row))
             severity = Severity.ERROR if is_proved else Severity.WARNING
             whose = "its siblings" if is_proved else "other weights of this checkpoint"
-            text = f"has no global scale ({' or '.join(name[1:] for name in names)}), as {whose} have"
+            text = f"has no global scale ({' or '.join(name[1:] for name in names)}), although {whose} have one"
             if not self._is_named(module, names):
                 yield _Fault(Code.COMPANION_MISSING, text, row, severity)
 
@@ -344,7 +345,7 @@ class _Search:
             patterns = self._pattern_set(have & whole)
             for module in sorted(lacking):
                 if (self._unit(module), self._formats[module]) in units and self._pattern(module) in patterns:
-                    text = f"has no {ending[1:]}, as its siblings have"
+                    text = f"has no {ending[1:]}, although its siblings have one"
                     if not self._is_named(module, [ending]):
                         yield _Fault(Code.COMPANION_MISSING, text, self._packed[module], Severity.WARNING)
 
@@ -372,5 +373,5 @@ class _Search:
             for projection in sorted(wanted - projections.keys()):
                 module = f"{expert}.{projection}"
                 if not self._is_named(module, _WEIGHTS) and not self._has_scale(module):
-                    text = f"its expert has no {projection}, as the others of its layer have"
+                    text = f"its expert has no {projection}, although the others of its layer have one"
                     yield _Fault(Code.COMPANION_MISSING, text, min(projections.values()))

@@ -102,18 +102,16 @@ def warn_of_contradictions(problems: Problems, configs: Mapping[str, Any], store
     for name, config in configs.items():
         blocks = [block for path in _BLOCKS if isinstance(block := value_at(config, path), dict)]
         if len(blocks) > 1 and blocks[0] != blocks[1]:
-            text = (
-                "quantization_config stands at the top and in text_config, and they differ: the one at the top is taken"
-            )
+            text = "quantization_config is at the top and in text_config, and they differ: csf-tool uses the first"
             problems.warn(text, Code.CONFIG_CONTRADICTS_ITSELF, name)
         if found and stated[name] and not found & stated[name]:
-            text = f"speaks of {' and '.join(sorted(stated[name]))}, the tensors are {' and '.join(sorted(found))}"
-            problems.warn(f"{text}: the tensors are believed", Code.CONFIG_FORMAT, name)
-    spoken = [(name, formats) for name, formats in stated.items() if formats]
-    for name, formats in spoken[1:]:
-        if formats != spoken[0][1]:
-            text = f"speaks of {' and '.join(sorted(formats))}, {spoken[0][0]} of {' and '.join(sorted(spoken[0][1]))}"
-            problems.warn(f"{text}: mend one of them", Code.CONFIG_FORMAT, name)
+            text = f"names {' and '.join(sorted(stated[name]))}, but the tensors are {' and '.join(sorted(found))}"
+            problems.warn(f"{text}: csf-tool goes by the tensors", Code.CONFIG_FORMAT, name)
+    named = [(name, formats) for name, formats in stated.items() if formats]
+    for name, formats in named[1:]:
+        if formats != named[0][1]:
+            text = f"names {' and '.join(sorted(formats))}, but {named[0][0]} names {' and '.join(sorted(named[0][1]))}"
+            problems.warn(f"{text}: correct one of them", Code.CONFIG_FORMAT, name)
 
 
 def stated_formats(config: Any) -> set[str]:

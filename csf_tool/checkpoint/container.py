@@ -101,7 +101,7 @@ class ShardRow:
             CheckpointError: a field is not what it should be.
         """
         if not isinstance(entry, dict):
-            raise CheckpointError("a shard's row is not an object", Code.INVALID_FIELD, where)
+            raise CheckpointError("the entry of a shard is not an object", Code.INVALID_FIELD, where)
         name = entry.get("file")
         if not isinstance(name, str) or "/" in name or not name.endswith(SHARD_SUFFIX):
             problem = f"shard name {brief(name)} is not a plain file name ending in {SHARD_SUFFIX}"
@@ -213,7 +213,7 @@ class Receipt:
         raw = self.source_header[LENGTH_BYTES:]
         try:
             if len(self.source_header) < LENGTH_BYTES or len(raw) != length:
-                problem = f"claims a header of {length} bytes, holds {len(raw)}"
+                problem = f"states a header of {length} bytes, but has {len(raw)}"
                 raise CheckpointError(problem, Code.INVALID_FIELD, where)
             return parse_header(raw, where, self.row.source_file_bytes)
         except CheckpointError as error:
@@ -230,7 +230,7 @@ def _decode_header(document: dict[str, Any], where: str) -> bytes:
         raise CheckpointError(f"{SOURCE_HEADER} is not base64: {error}", Code.INVALID_FIELD, where) from error
     # Unused bits of the last digit do not reach the bytes: only writing it again shows whether they are intact.
     if base64.b64encode(header).decode() != text:
-        problem = f"{SOURCE_HEADER} is not what base64 of its own bytes gives: it is damaged"
+        problem = f"{SOURCE_HEADER} is damaged: encoding its bytes in base64 gives another text"
         raise CheckpointError(problem, Code.DAMAGED_FIELD, where)
     return header
 

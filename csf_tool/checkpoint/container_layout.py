@@ -39,7 +39,7 @@ from csf_tool.errors import CheckpointError
 _FOLDERS = {TENSORS, RECEIPTS, METADATA}
 """The folders of a container, which may be links."""
 
-_MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
+_MIXED = "a container and a Hugging Face checkpoint seem to be in one folder. Download each into its own folder"
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Container(Layout):
     keeps_dense_files = True
     expects_config = False
     can_be_served = True
-    unproved = "no receipts, so no source hashes"
+    unproved = "no receipts, so no hashes of the original"
 
     root: Path
     fmt: CsfFormat
@@ -83,7 +83,7 @@ class Container(Layout):
     @classmethod
     def recognised(cls, folder: Folder, problems: Problems) -> "Container | None":
         """See `Layout.recognised`."""
-        path, taken = folder.path, "and the folder is taken as a Hugging Face checkpoint"
+        path, taken = folder.path, "so csf-tool reads the folder as a Hugging Face checkpoint"
         if not exists(path / MANIFEST):
             return None
         found = Problems()
@@ -96,7 +96,7 @@ class Container(Layout):
                 problems.warn(f"cannot be read, {taken} ({error})", error.code, MANIFEST)
             return None
         if folder.shards and not shard_files(path, TENSORS, hub=folder.hub):
-            problems.warn(f"lists shards in {TENSORS}, where none is, {taken}", Code.MIXED_LAYOUTS, MANIFEST)
+            problems.warn(f"lists shards in {TENSORS}, but there are none, {taken}", Code.MIXED_LAYOUTS, MANIFEST)
             return None
         mixed = _mixed_index(path, folder.index_name) if folder.index_name else []
         mixed += [Problem(f"a shard beside {MANIFEST}: {_MIXED}", Code.MIXED_LAYOUTS, name) for name in folder.shards]

@@ -71,12 +71,12 @@ def _format(manifest: dict[str, Any]) -> CsfFormat:
     fmt = format_by_schema(schema) if isinstance(schema, str) else None
     if fmt is None:
         known = ", ".join(f.schema for f in FORMATS)
-        what = "another tool's manifest"
+        what = "the manifest of another tool"
         if isinstance(schema, str) and "x4t" in schema.lower():
-            what = "that of x4t, the predecessor of CSF, which the tool that wrote it reads"
+            what = "the schema of x4t, the predecessor of CSF; use the tool that wrote it"
         if isinstance(schema, str) and "csf" in schema.lower():
-            what = "an older or newer container, for which another version of csf-tool is needed"
-        problem = f"schema {brief(schema)} is not one that csf-tool reads ({known}): {what}"
+            what = "an older or newer container, which needs another version of csf-tool"
+        problem = f"has schema {brief(schema)}, which csf-tool cannot read (it reads {known}): {what}"
         raise CheckpointError(problem, Code.UNKNOWN_SCHEMA, MANIFEST)
     return fmt
 
@@ -96,7 +96,7 @@ def _read_rows(container: "Container", problems: Problems) -> None:
             problems.error(f"lists shard {row.file} twice", Code.DOCUMENTS_CONTRADICT, MANIFEST)
         container.rows[row.file] = row
     if not container.rows:
-        problems.error("lists no shard that could be read", Code.INVALID_FIELD, MANIFEST)
+        problems.error("lists no shard with a valid entry", Code.INVALID_FIELD, MANIFEST)
     for key in ROW_KEYS:
         for row in container.rows.values():
             if getattr(row, key) is None:
@@ -123,7 +123,7 @@ def _read_metadata_hashes(container: "Container", problems: Problems) -> None:
 
 def _read_contract(container: "Container", problems: Problems) -> None:
     if not exists(container.root / CONTRACT):
-        problem = "not there: which shard held which source tensor is unknown"
+        problem = "missing: it is unknown which shard of the original held which tensor"
         problems.warn(problem, Code.NO_RECEIPTS, CONTRACT)
         return
     try:
@@ -148,7 +148,7 @@ def _read_contract(container: "Container", problems: Problems) -> None:
 def _read_receipts(container: "Container", problems: Problems) -> None:
     folder = container.root / RECEIPTS
     if not is_folder(folder):
-        problem = "not there: the source's bytes cannot be proved, nor its shards rebuilt bit for bit"
+        problem = "missing: the original's bytes cannot be proved, and its shards cannot be rebuilt bit for bit"
         problems.warn(problem, Code.NO_RECEIPTS, RECEIPTS)
         return
     for row in container.rows.values():
@@ -164,7 +164,7 @@ def _read_receipts(container: "Container", problems: Problems) -> None:
             container.receipts[row.file] = receipt
     expected = {f"{file}.json" for file in container.rows}
     for stray in (name for name in names_in(folder) if name not in expected):
-        problem = "is the receipt of no shard that the manifest lists"
+        problem = "is a receipt of a shard that the manifest does not list"
         problems.warn(problem, Code.STRAY_RECEIPT, f"{RECEIPTS}/{stray}")
 
 
@@ -173,7 +173,7 @@ def _difference(ours: ShardRow, theirs: ShardRow) -> str | None:
     for key in ROW_KEYS:
         mine, stated = getattr(ours, key), getattr(theirs, key)
         if mine != stated:
-            return f"{key} is {brief(mine)}, the manifest says {brief(stated)}"
+            return f"{key} is {brief(mine)}, but the manifest has {brief(stated)}"
     return None
 
 
@@ -181,7 +181,7 @@ def _compare_identity(container: "Container", problems: Problems) -> None:
     """Check that schema, codec, family and source are the same in manifest and contract."""
     manifest, contract = container.manifest, container.contract
     if manifest.get(CODEC) != container.fmt.codec:
-        problem = f"{CODEC} is {brief(manifest.get(CODEC))}, its schema goes with {container.fmt.codec!r}"
+        problem = f"{CODEC} is {brief(manifest.get(CODEC))}, but its schema needs {container.fmt.codec!r}"
         problems.error(problem, Code.DOCUMENTS_CONTRADICT, MANIFEST)
     if not isinstance(manifest.get("family"), str):
         problem = f"family is {brief(manifest.get('family'))}, not a string"
@@ -191,12 +191,12 @@ def _compare_identity(container: "Container", problems: Problems) -> None:
             continue
         mine, theirs = contract.get(key), manifest.get(key)
         if mine != theirs:
-            problem = f"{key} is {brief(mine)}, the manifest says {brief(theirs)}"
+            problem = f"{key} is {brief(mine)}, but the manifest has {brief(theirs)}"
             problems.error(problem, Code.DOCUMENTS_CONTRADICT, CONTRACT)
     index_hash = container.metadata_sha256.get(INDEX_NAME)
     stated = manifest.get(SOURCE_INDEX_SHA256)
     if stated is not None and index_hash is not None and stated != index_hash:
-        problem = f"{SOURCE_INDEX_SHA256} is {brief(stated)}, {METADATA_SHA256} says {index_hash!r}"
+        problem = f"{SOURCE_INDEX_SHA256} is {brief(stated)}, but {METADATA_SHA256} has {index_hash!r}"
         problems.error(problem, Code.DOCUMENTS_CONTRADICT, MANIFEST)
 
 
@@ -207,26 +207,26 @@ def compare_with_shards(container: "Container", checkpoint: Checkpoint, stored: 
     for shard in checkpoint.shards:
         row = container.rows[shard.file]
         if row.target_file_bytes not in (None, shard.size):
-            text = f"is {shard.size} bytes, the manifest says {row.target_file_bytes}"
+            text = f"is {shard.size} bytes long, but the manifest has {row.target_file_bytes}"
             problems.error(text, Code.SIZE_DIFFERS, shard.name)
         if shard.header.metadata.get("codec", container.fmt.codec) != container.fmt.codec:
-            text = f"its metadata name codec {brief(shard.header.metadata['codec'])}"
+            text = f"its metadata names another codec, {brief(shard.header.metadata['codec'])}"
             problems.error(text, Code.DOCUMENTS_CONTRADICT, shard.name)
     if others := [fmt for fmt in checkpoint.formats if fmt is not container.fmt] if table else []:
-        text = f"states {container.fmt.title}: readers that believe it will not find the {titles(others)} planes"
+        text = f"names {container.fmt.title} only: readers that go by it will not find the {titles(others)} planes"
         problems.warn(text, Code.DOCUMENTS_CONTRADICT, MANIFEST)
     _compare_contract(container, checkpoint, stored)
     for file, receipt in container.receipts.items():
         for name in sorted(receipt.scales.keys() - fixed_row.keys()):
-            text = "its receipt lists it, no pair of streams stands for it"
+            text = "the receipt lists it, but there is no pair of streams for it"
             problems.error(text, Code.RECEIPT_DIFFERS, f"{TENSORS}/{file}", name)
         for name in receipt.scales:
             if (place := container.source_names.get(name, file)) != file:
-                text = f"lists it, the contract places it in {place}"
+                text = f"lists it, but the contract places it in {place}"
                 problems.error(text, Code.DOCUMENTS_CONTRADICT, receipt_name(file), name)
     if container.receipts:
         for name in sorted(fixed_row.keys() - container.scale_receipts.keys()):
-            text = "no receipt lists it: its source bytes are unknown"
+            text = "no receipt lists it: its original bytes are unknown"
             problems.error(text, Code.RECEIPT_DIFFERS, stored.shards[fixed_row[name]].name, name)
     kinds = [table.kinds[kind] for kind in table.kind_of]
     dense_bytes, fixed_bytes = sum(kind.dense_bytes for kind in kinds), sum(kind.fixed_bytes for kind in kinds)
@@ -239,7 +239,7 @@ def _compare_contract(container: "Container", checkpoint: Checkpoint, stored: St
     fixed_row = dict(zip(table.names, table.fixed, strict=True))
     dense_names = stored.row_of.keys() - stream_names(table) | fixed_row.keys()
     for name in sorted(listed.keys() - dense_names):
-        text = "the contract lists it, no shard holds it"
+        text = "the contract lists it, but no shard holds it"
         problems.error(text, Code.CONTRACT_DIFFERS, f"{TENSORS}/{listed[name]}", name)
     for name in sorted(dense_names - listed.keys() if listed else ()):
         home = stored.shards[fixed_row[name] if name in fixed_row else stored.row_of[name]]
@@ -258,7 +258,7 @@ def _check_totals(container: "Container", problems: Problems, planes: int, dense
     for key, found in Totals.of(container.rows.values(), planes, dense_bytes, stored_bytes).known().items():
         stated = container.manifest.get(key)
         if stated is not None and stated != found:
-            problem = f"{key} is {brief(stated)}, the shards and rows give {found}"
+            problem = f"{key} is {brief(stated)}, but the shards and their entries give {found}"
             problems.error(problem, Code.DOCUMENTS_CONTRADICT, MANIFEST)
     _check_verification(container, problems, planes)
 
@@ -276,7 +276,7 @@ def _check_verification(container: "Container", problems: Problems, planes: int)
     expected = verification(container.fmt, len(container.rows), planes)
     for key, value in expected.items():
         if key in record and record[key] != value:
-            problem = f"{key} is {brief(record[key])}, this container gives {value!r}"
+            problem = f"{key} is {brief(record[key])}, but this container gives {value!r}"
             problems.error(problem, Code.DOCUMENTS_CONTRADICT, VERIFICATION)
     _note_misspelt(problems, VERIFICATION, record, expected)
 
@@ -305,7 +305,7 @@ def _note_misspelt(problems: Problems, file: str, found: Iterable[str], known: I
     for wanted in known:
         for key in keys if wanted not in keys else ():
             if _one_character_apart(key, wanted):
-                problem = f"{within}key {brief(key)} is probably a damaged {wanted!r}"
+                problem = f"{within}key {brief(key)} is probably {wanted!r}, damaged"
                 problems.error(problem, Code.DAMAGED_FIELD, file)
 
 

@@ -43,8 +43,7 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
 def note_stored_twice(problems: Problems, shards: list[Shard], *, is_listed: bool) -> None:
     """Note tensors whose names are in two shards; a sentence for each pair of shards says it of all of these."""
     home: dict[str, str] = {}
-    remedy = "move one file away" if is_listed else "move one set of shards away, or add the index of the other"
-    remedy = f"which of them counts cannot be known; {remedy}"
+    remedy = "remove one of the two files" if is_listed else "remove one set of shards, or add the index of the other"
     for shard in shards:
         twice: dict[str, list[str]] = {}
         for name in shard.header.names:
@@ -54,8 +53,8 @@ def note_stored_twice(problems: Problems, shards: list[Shard], *, is_listed: boo
         for other, names in twice.items():
             number, there = len(names), len(shard.header)
             which = f"all {there:,} tensors" if number == there else f"{number:,} of its {there:,} tensors"
-            summary = f"{which} stand in {other} as well: {remedy}" if number > 1 else ""
-            text = f"stands in {other} as well: {remedy}"
+            summary = f"{which} are also in {other}: {remedy}" if number > 1 else ""
+            text = f"is also in {other}: {remedy}"
             problems += [Problem(text, Code.TENSOR_IN_TWO_SHARDS, shard.name, n, summary=summary) for n in names]
 
 
@@ -65,16 +64,16 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
     assert index is not None
     readable = {shard.name for shard in checkpoint.shards}
     tied = tied_names(index.root, index.weight_map.keys() - stored.row_of.keys())
-    not_held = f"{index.name} places it here, the shard does not hold it"
+    not_held = f"{index.name} places it here, but this shard does not hold it"
     for name, shard in index.weight_map.items():
         row = stored.row_of.get(name)
         if row is None and name in tied and shard in readable:
-            text = f"{index.name} places it here, and no shard holds it: {TIED_KEY} in the config explains that"
+            text = f"{index.name} places it here, but no shard holds it; the config explains that with {TIED_KEY}"
             problems.warn(text, Code.INDEX_NAMES_MISSING_TENSOR, shard, name)
         elif row is None and shard in readable:
             problems.error(not_held, Code.INDEX_NAMES_MISSING_TENSOR, shard, name)
         elif row is not None and stored.shards[row].name != shard:
-            text = f"{index.name} places it in {shard}"
+            text = f"is here, but {index.name} places it in {shard}"
             problems.error(text, Code.INDEX_NAMES_OTHER_SHARD, stored.shards[row].name, name)
     for shard in sorted(readable - index.shards):
         problems.warn(f"{index.name} does not list this shard", Code.INDEX_LACKS_SHARD, shard)
@@ -97,7 +96,7 @@ def _compare_recipes(checkpoint: Checkpoint, stored: Stored) -> None:
             checkpoint.problems.append(Problem.of(error))
             continue
         if (module := repeated_recipe(config.value)) is not None:
-            text = "stands twice among the recipes, one of which was another module's or says something else"
+            text = "appears twice among the recipes: the name of one is wrong, or the two differ"
             checkpoint.problems.error(text, Code.INVALID_JSON, name, module)
         elif config.oddities:
             checkpoint.problems.warn("; ".join(config.oddities), Code.ODD_JSON, name)
@@ -127,5 +126,5 @@ def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe],
             text = f"is stored dense, but {recipe} is marked weight_scale_encoding: csf"
             problems.error(text, Code.RECIPE_WITHOUT_STREAMS, name, scale)
     for module in sorted(homeless):
-        text = "has CSF streams, and no recipe covers it: readers would not find them"
+        text = "has CSF streams, but no recipe covers it: readers would not find them"
         problems.warn(text, Code.RECIPE_NOT_MARKED, name, module)

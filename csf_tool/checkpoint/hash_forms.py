@@ -74,17 +74,17 @@ def what_it_is(raw: bytes) -> str:
     text = _decoded(raw)
     lines = [line for line in lines_of(text) if line and not line.startswith("#")]
     if not lines:
-        return "holds no line but comments" if text.strip() else "is empty"
+        return "holds only comments" if text.strip() else "is empty"
     found = wrong_content(raw[:HEAD_BYTES], "a list of hashes")
     if found and found.code is not Code.SAVED_MESSAGE:
         return found.problem
     if any(line.endswith((": OK", ": FAILED", ": FAILED open or read")) for line in lines):
-        return "is a report of sha256sum --check, not its list"
+        return "is a report of sha256sum --check, not a list of hashes"
     if re.fullmatch(r"[0-9a-f]{10} [*-] .+", lines[0]):
-        return "has the first 10 digits of each hash, as git lfs ls-files writes without -l"
+        return "has only the first 10 digits of each hash: run git lfs ls-files with -l"
     if re.search(r"(?:^|[ =])[0-9A-Za-z+/_-]{43}=(?: |$)", lines[0]):
-        return "has its hashes in base64, not in hex"
-    return f"begins with {brief(lines[0][:60])}, which is no SHA-256 with a file's name"
+        return "has its hashes in base64, but csf-tool reads hex digits"
+    return f"begins with {brief(lines[0][:60])}, which is not a SHA-256 with a file name"
 
 
 # PowerShell
@@ -99,7 +99,7 @@ def _parse_table(text: str, where: str) -> Parsed:
         elif not is_inside or _RULE.fullmatch(line) or _is_other_kind(line.split(" ")[0]):
             continue
         elif not (match := _TABLE_ROW.fullmatch(line)):
-            parsed.damaged(number, where, "it is no row of Get-FileHash's table any more")
+            parsed.damaged(number, where, "it is not a row of Get-FileHash's table")
         elif match["name"].endswith(("...", "\u2026")):
             parsed.damaged(number, where, "its path is cut short: write the list with `| Export-Csv FILE`")
         else:
@@ -130,7 +130,7 @@ def _is_other_kind(word: str) -> bool:
 def _take_row(parsed: Parsed, algorithm: str, digest: str, name: str, line: int, where: str) -> None:
     """Take a row of columns that may name the algorithm; one of another algorithm says nothing."""
     if _is_other_kind(algorithm):
-        parsed.instead = f"holds sums of {algorithm}, no SHA-256"
+        parsed.instead = f"holds {algorithm} hashes, not SHA-256"
     elif _HEX.fullmatch(digest.strip()) and name and (not algorithm or _SHA256.fullmatch(algorithm)):
         parsed.found.append(Listed(name, digest.strip().lower(), line))
     else:
@@ -232,9 +232,9 @@ def _parse_json(text: str, where: str) -> Parsed:
         if listed := _entry(entry):
             parsed.found.append(listed)
         elif _hints_at_sha256(entry):
-            parsed.damaged(number, where, "it has no name, or no hash that is one", "entry")
+            parsed.damaged(number, where, "it has no file name or no valid hash", "entry")
     if not parsed.found:
-        parsed.instead = "is JSON without the SHA-256 of a file with its name"
+        parsed.instead = "is JSON, but has no file name with its SHA-256"
     return parsed
 
 

@@ -67,7 +67,7 @@ class Parsed:
     faults: list[Problem] = field(default_factory=list)
     instead: str = ""
 
-    def damaged(self, n: int, where: str, what: str = "it is no hash and name any more", unit: str = "line") -> None:
+    def damaged(self, n: int, where: str, what: str = "it is not a hash and a file name", unit: str = "line") -> None:
         """Note that line `n`, or another unit, was a hash once and is none."""
         self.faults.append(Problem(f"{unit} {n} is damaged: {what}", Code.HASH_DAMAGED, where))
 
@@ -82,7 +82,7 @@ def parse_lines(text: str, where: str) -> Parsed:
         return Parsed(found)
     lines = lines_of(text)
     if kind := _only_other_kind(lines):
-        return Parsed(instead=f"holds {kind}, no SHA-256")
+        return Parsed(instead=f"holds {kind}, not SHA-256")
     parsed, style = Parsed(), _style(lines)
     sizes = style is _GIT_LFS and all(_GIT_LFS_SIZE.search(line) for line in lines if line)
     for number, line in enumerate(lines, 1):
@@ -151,8 +151,8 @@ def _only_other_kind(lines: list[str]) -> str:
     if any(_BEGINS_WITH_DIGEST.match(line) or (_TAG.match(line) and not _OTHER_TAG.fullmatch(line)) for line in lines):
         return ""
     if len(sums) == 1 and (kind := _OTHER_KINDS.get(*sums)):
-        return f"sums of {kind} ({next(iter(sums))} hex digits)"
-    return f"sums of {', '.join(sorted(tags))}" if tags and not sums else ""
+        return f"{kind} hashes ({next(iter(sums))} hex digits)"
+    return f"{', '.join(sorted(tags))} hashes" if tags and not sums else ""
 
 
 def _was_meant_as_hash(line: str) -> bool:

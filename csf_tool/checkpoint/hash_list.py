@@ -67,7 +67,7 @@ class HashList:
         """The list as text."""
         origin = {"made by": _MAKER, "repository": self.repository, "revision": self.revision}
         comments = [f"# {key}: {value}" for key, value in origin.items() if value]
-        comments += [f"# left out, for no line can hold the name: {escape(name)}" for name in self.left_out]
+        comments += [f"# left out, because a line cannot hold the name: {escape(name)}" for name in self.left_out]
         comments += [f"# size: {nbytes} {name}" for name, nbytes in self.sizes.items()]
         lines = [_line(name, digest) for name, digest in self.digests.items()]
         return "\n".join([_TITLE, *comments, *lines]) + "\n"
@@ -87,9 +87,8 @@ def can_list(name: str) -> bool:
 def read_entries(raw: bytes, where: str, at: Place) -> tuple[list[Listed], list[Problem]]:
     """The entries of the list `where` beside a checkpoint's shards, by the names of its files; and its faults."""
     parsed = parse_list(raw, where)
-    faults = (
-        [Problem(f"{parsed.instead}: nothing is checked by it", Code.HASH_DAMAGED, where)] if parsed.instead else []
-    )
+    unused = f"{parsed.instead}: csf-tool checks nothing with it"
+    faults = [Problem(unused, Code.HASH_DAMAGED, where)] if parsed.instead else []
     placed, ambiguous = place(parsed.found, at, where)
     found, odd = _agreeing([listed for listed in placed if listed.name != where], where)
     return found, [*faults, *parsed.faults, *ambiguous, *odd]
@@ -109,8 +108,8 @@ def _agreeing(entries: list[Listed], where: str) -> tuple[list[Listed], list[Pro
         else:
             found.append(listed)
         if before.digest != listed.digest:
-            other = f"line {before.line}" if before.line else "another one"
-            text = f"{line} gives {brief(listed.name)} another SHA-256 than {other}"
+            other = f"line {before.line}" if before.line else "another entry"
+            text = f"{line} has another SHA-256 for {brief(listed.name)} than {other}"
             faults.append(Problem(text, Code.HASH_DAMAGED, where))
     return found, faults
 
@@ -135,7 +134,7 @@ def read_hash_list(path: Path, at: Place | None = None) -> HashList:
     entries = [listed for listed in entries if not (at and listed.name == path.name and _is_at(path, at))]
     found, faults = _agreeing(entries, path.name)
     if at and not any(at.has(listed.name) for listed in found):
-        problem = f"not one of the {len(entries)} files that it lists is in {at.label or at.root}"
+        problem = f"none of the {len(entries)} files that it lists is in {at.label or at.root}"
         raise UsageError(problem, Code.OTHER_LIST, path.name)
     if not found:
         raise UsageError(faults[0].problem, file=str(path))
@@ -169,6 +168,6 @@ def _comments(raw: bytes, names: Container[str], where: str) -> tuple[dict[str, 
             origin[match[1]] = match[2]
         match = _SIZE.fullmatch(line)
         if match and match[2] in names and sizes.setdefault(match[2], int(match[1])) != int(match[1]):
-            text = f"line {number} gives {brief(match[2])} another size than a line before"
+            text = f"line {number} has another size for {brief(match[2])} than an earlier line"
             faults.append(Problem(text, Code.HASH_DAMAGED, where))
     return origin, sizes, faults

@@ -17,9 +17,9 @@ from csf_tool.codes import Code
 from csf_tool.disk.paths import is_safe_relative, names_in
 from csf_tool.disk.reader import is_file, is_folder
 from csf_tool.errors import EnvironmentFault
-from csf_tool.text import brief, count
+from csf_tool.text import brief, counted
 
-_REMEDY = "give a list whose paths begin in the checkpoint's folder"
+_REMEDY = "give a list whose paths are relative to the checkpoint's folder"
 _ODD = str.maketrans(dict.fromkeys([*map(chr, range(1, 32)), "\\", ":"], "_"))
 
 _MOST_PARTS = 40
@@ -151,16 +151,15 @@ class _Placing:
         for i, entry in enumerate(self._entries):
             self._take(i, entry)
         problems = [Problem(text, Code.HASH_DAMAGED, self._where) for text in self._ambiguous]
-        if first := next(iter(self._elsewhere), None):
-            n = len(self._elsewhere)
-            text = f"{count(n, 'entry')} of other folders, as {_said(first)}: not compared"
+        if self._elsewhere:
+            text = f"not compared: {counted(list(map(_said, self._elsewhere)), 'entry')}, of other folders"
             problems.append(Problem(text, Code.OTHER_LIST, self._where, severity=Severity.WARNING))
         return self._placed, problems
 
     def _take(self, i: int, entry: Listed) -> None:
         names = {found[i]: base for base, found in self._bases.items() if i in found}
         if len(names) > 1:
-            self._ambiguous.append(f"{_said(entry)} may be {' or '.join(sorted(names))}: {_REMEDY}")
+            self._ambiguous.append(f"{_said(entry)} may mean {' or '.join(sorted(names))}: {_REMEDY}")
         elif names:
             ((name, base),) = names.items()
             self._add(entry._replace(name=name), base, entry)
@@ -174,7 +173,7 @@ class _Placing:
     def _add(self, placed: Listed, base: _Base, entry: Listed) -> None:
         before, other = self._first.setdefault((placed.name, placed.algorithm), (base, entry))
         if before != base and other.digest != entry.digest:
-            text = f"{placed.name} may be {_said(other)} or {_said(entry)}, which have different hashes: {_REMEDY}"
+            text = f"both {_said(other)} and {_said(entry)} may mean {placed.name}, and their hashes differ: {_REMEDY}"
             self._ambiguous.append(text)
         else:
             self._placed.append(placed)

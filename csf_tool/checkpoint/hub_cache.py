@@ -88,9 +88,9 @@ def repositories_in(path: Path) -> str:
             continue
         more = f" or {len(found) - _SUGGESTED} more" if len(found) > _SUGGESTED else ""
         if os.path.realpath(cache) == os.path.realpath(_usual_cache()):
-            return f"; it is the Hub cache: give the name of a repository in it: {', '.join(found[:_SUGGESTED])}{more}"
+            return f"; this is the Hub cache: give a repository in it: {', '.join(found[:_SUGGESTED])}{more}"
         places = [(cache / name).relative_to(path).as_posix() for name in names[:_SUGGESTED]]
-        return f"; it is a Hub cache: give a snapshot in it: one of {', '.join(places)}{more}"
+        return f"; this is a Hub cache: give one of the snapshots in it: {', '.join(places)}{more}"
     return ""
 
 

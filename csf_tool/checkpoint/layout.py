@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 class Cause(StrEnum):
     """Why files are not carried over; the value says so of several."""
 
-    OWN = "what csf-tool keeps for itself"
-    HIDDEN = "in hidden folders, as downloads and git leave them"
+    OWN = "csf-tool's own files"
+    HIDDEN = "in hidden folders, which downloads and git leave behind"
     LINK = "links to folders that lead out of the checkpoint, in circles, or where another one leads"
-    SUMS = "hashes of other shards"
-    UNPROVED_WEIGHTS = "weights that no hash of manifest.json covers"
-    ASIDE = "shards that were left aside"
-    NAME_TAKEN = "a shard that is written has that name"
-    OTHER_INDEX = "index of tensors that are not there under these names any more"
-    BESIDE = "the container's own, beside the model's files"
+    SUMS = "lists of hashes of the shards before this change"
+    UNPROVED_WEIGHTS = "weights without a hash in manifest.json"
+    ASIDE = "shards that were left out"
+    NAME_TAKEN = "the output has a shard of that name"
+    OTHER_INDEX = "an index whose tensors have other names now"
+    BESIDE = "the container's own files, not the model's"
 
 
 _LICENCE_NAMES = ("LICENSE", "LICENCE", "NOTICE", "COPYING")
@@ -101,7 +101,7 @@ class Layout:
     expects_index: ClassVar[bool] = True
     can_be_served: ClassVar[bool] = False
     """Whether there are engines that read it through a serving directory."""
-    unproved: ClassVar[str] = "no source hashes"
+    unproved: ClassVar[str] = "no hashes of the original"
     """Why nothing is known of the originals, where there are no receipts."""
 
     receipts: Mapping[str, "Receipt"] = MappingProxyType({})

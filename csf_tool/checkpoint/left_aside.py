@@ -16,12 +16,12 @@ from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.paths import names_in
 from csf_tool.errors import CheckpointError, EnvironmentFault
-from csf_tool.text import count
+from csf_tool.text import count, counted
 
 SINGLE_FILE = f"model{SHARD_SUFFIX}"
 """The one shard of a checkpoint that has no index; transformers takes it before any index."""
 
-_TAKEN_ALL_THE_SAME = "--all-shards takes it"
+_TAKEN_ALL_THE_SAME = "--all-shards uses it"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def take_unlisted(checkpoint: Checkpoint, names: list[str], deciding: Deciding, 
             if isinstance(error, EnvironmentFault) and (checkpoint.hub or not deciding.is_index):
                 raise
             if deciding.is_index:
-                _leave_aside(checkpoint, name, f"{deciding.about}, and it cannot be read ({error.problem}): left aside")
+                _leave_aside(checkpoint, name, f"{deciding.about}, and it cannot be read: {error.problem}: left out")
             else:
                 checkpoint.lacking.append(name)
                 checkpoint.problems.append(Problem(error.problem, error.code, name))
@@ -87,8 +87,10 @@ def take_unlisted(checkpoint: Checkpoint, names: list[str], deciding: Deciding, 
     copies = renamed_copies(found, deciding.homes, [] if lacks_listed else list(listed.values()))
     for name, (shard, problems) in others.items():
         if name in copies:
-            text = f"{deciding.about}: it holds a copy of the model under other names, as {shard.header.names[0]}"
-            _leave_aside(checkpoint, name, f"{text}: left aside ({_TAKEN_ALL_THE_SAME})")
+            text = (
+                f"{deciding.about}: it holds a copy of the model under other names, for example {shard.header.names[0]}"
+            )
+            _leave_aside(checkpoint, name, f"{text}: left out ({_TAKEN_ALL_THE_SAME})")
         else:
             checkpoint.shards.append(shard)
             checkpoint.problems += problems
@@ -108,18 +110,18 @@ def _whole(shard: Shard, deciding: Deciding, homes: Mapping[str, str], listed: M
     number = len(shard.header)
     which = f"all of its {number:,} tensors" if number > 1 else "its only tensor"
     which = which if len(homes) == number else f"{len(homes):,} of its {number:,} tensors"
-    verb = ("stand" if number > 1 else "stands") if stand else ("belong" if number > 1 else "belongs")
-    why = f"{which} {verb} in {_some_shards(homes)}" + (" as well" if stand else ", by the index")
-    first = "; transformers takes a file of this name first" if shard.name == SINGLE_FILE else ""
-    return f"{deciding.about}: {why}: left aside ({_TAKEN_ALL_THE_SAME}){first}"
+    verb = ("are also" if number > 1 else "is also") if stand else ("belong" if number > 1 else "belongs")
+    why = f"{which} {verb} in {_some_shards(homes)}" + ("" if stand else ", by the index")
+    first = "; transformers loads a file of this name first" if shard.name == SINGLE_FILE else ""
+    return f"{deciding.about}: {why}: left out ({_TAKEN_ALL_THE_SAME}){first}"
 
 
 def _mixed(shard: Shard, deciding: Deciding, homes: Mapping[str, str]) -> str:
     """Why a shard can neither be taken nor left aside, some of whose tensors have another home."""
-    new = next(name for name in shard.header.names if name not in homes)
-    twice = f"{len(homes):,} of its {len(shard.header):,} tensors stand in {_some_shards(homes)} as well"
-    others = f"{len(shard.header) - len(homes):,} nowhere else, as {new}"
-    return f"{deciding.about}: {twice}, and {others}: move it away, or leave only what is new in it"
+    new = [name for name in shard.header.names if name not in homes]
+    twice = f"{len(homes):,} of its {len(shard.header):,} tensors are also in {_some_shards(homes)}"
+    others = f"{counted(new, 'tensor')}, {'is' if len(new) == 1 else 'are'} only here"
+    return f"{deciding.about}: {twice}, but {others}: remove it, or keep only the new tensors in it"
 
 
 def _some_shards(homes: Mapping[str, str]) -> str:
@@ -138,5 +140,5 @@ def note_other_indexes(checkpoint: Checkpoint, index: Index) -> None:
         except CheckpointError:
             continue  # a file beside the shards like any other
         if shards:
-            text = f"is the index of {count(len(shards), 'shard')} left aside: {index.name} is the one that counts"
+            text = f"is the index of {count(len(shards), 'shard')} that were left out: {index.name} is the one in use"
             checkpoint.problems.warn(text, Code.SHARD_LEFT_ASIDE, name)

@@ -130,7 +130,7 @@ def logical_shards(checkpoint: Checkpoint) -> list[LogicalShard]:
     for shard in shards:
         require_new(shard, carried)
     for name in tensors.keys() - carried:
-        problem = "no source header has it, so it would be lost"
+        problem = "no source header lists it, so it would be lost"
         raise CheckpointError(problem, Code.RECEIPT_DIFFERS, tensors[name].stored_in, name)
     return shards
 
@@ -143,7 +143,7 @@ def require_new(shard: LogicalShard, carried: set[str]) -> None:
     """
     names = {tensor.name for tensor in shard.tensors}
     if again := names & carried:
-        raise CheckpointError("two source headers ask for it", Code.RECEIPT_DIFFERS, shard.name, min(again))
+        raise CheckpointError("two source headers list it", Code.RECEIPT_DIFFERS, shard.name, min(again))
     carried |= names
 
 
@@ -170,11 +170,11 @@ def original_shard(receipt: Receipt, tensors: dict[str, LogicalTensor]) -> Logic
 def _source_tensor(wanted: Tensor, tensors: dict[str, LogicalTensor], where: str) -> LogicalTensor:
     found = tensors.get(wanted.name)
     if found is None:
-        problem = f"source header asks for {wanted.name}, which is not stored"
+        problem = f"source header lists {wanted.name}, which is not stored"
         raise CheckpointError(problem, Code.RECEIPT_DIFFERS, where)
     if (found.dtype, found.shape, found.nbytes) != (wanted.dtype, wanted.shape, wanted.nbytes):
-        problem = f"source header has {wanted.name} as {wanted.dtype} {list(wanted.shape)}"
-        problem += f", it is stored as {found.dtype} {list(found.shape)}"
+        problem = f"source header lists {wanted.name} as {wanted.dtype} {list(wanted.shape)}"
+        problem += f", but it is stored as {found.dtype} {list(found.shape)}"
         raise CheckpointError(problem, Code.RECEIPT_DIFFERS, where)
     return found
 

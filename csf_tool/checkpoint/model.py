@@ -420,4 +420,4 @@ class Checkpoint:
     def _without_planes(self) -> str:
         """The description of the scales where none is a plane."""
         weights = list(dict.fromkeys(other.kind.weights for other in self.other_scales if other.kind.is_fp4))
-        return f"scales of {' and '.join(weights)} that are no planes" if weights else "no FP4 scales"
+        return f"scales of {' and '.join(weights)} that are not planes" if weights else "no FP4 scales"

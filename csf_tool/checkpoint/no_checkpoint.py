@@ -21,7 +21,7 @@ from csf_tool.disk.paths import names_in
 from csf_tool.disk.reader import exists
 from csf_tool.disk.wrong_content import HEAD_BYTES, JSON, wrong_content
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
-from csf_tool.text import count
+from csf_tool.text import count, counted
 
 _SUGGESTED = 5
 """Most checkpoints in a folder that a message names."""
@@ -31,11 +31,11 @@ def not_a_checkpoint(path: Path) -> CsfToolError:
     """Why a folder without manifest, index and shards is no checkpoint."""
     if has_journal(path):
         problem = (
-            "a csf-tool run into this folder is not finished, and no shard is there yet: run the same command again"
+            "a csf-tool run into this folder is not finished, and has written no shard yet: run the same command again"
         )
         return CheckpointError(problem, Code.RUN_UNFINISHED, str(path))
     if partial := unfinished_downloads(path):
-        files = f"{count(len(partial), 'unfinished file')}, as {partial[0].name}"
+        files = f"{counted([file.name for file in partial], 'unfinished file')}"
         problem = f"an incomplete download ({files}): {advise_download(path, 'download it again')}"
         return CheckpointError(problem, Code.DOWNLOAD_BEGUN, str(path))
     for layout in LAYOUTS:
@@ -70,7 +70,7 @@ def _inner_hint(path: Path, inner: list[str]) -> str:
     if len(inner) < 2:
         return "".join(f"; did you mean {path / name}?" for name in inner)
     more = f" or {len(inner) - _SUGGESTED} more" if len(inner) > _SUGGESTED else ""
-    return f"; it holds {count(len(inner), 'checkpoint')}: give one of {', '.join(inner[:_SUGGESTED])}{more}"
+    return f"; it contains {count(len(inner), 'checkpoint')}: give one of them: {', '.join(inner[:_SUGGESTED])}{more}"
 
 
 def _may_be_one(folder: Path) -> bool:
@@ -84,7 +84,7 @@ def _may_be_one(folder: Path) -> bool:
 def no_files_of_one(place: object, hint: str = "") -> UsageError:
     """The error of a folder or a repository that has neither manifest nor index nor shards."""
     documents = "".join(f"no {layout.main_document}, " for layout in LAYOUTS if layout.main_document)
-    problem = f"not a checkpoint: {documents}no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file in it{hint}"
+    problem = f"not a checkpoint: {documents}no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file{hint}"
     return UsageError(problem, Code.NOT_A_CHECKPOINT, str(place))
 
 
@@ -104,18 +104,18 @@ def no_safetensors_file(path: Path, error: CheckpointError) -> UsageError:
 def no_shard_can_be_read(checkpoint: Checkpoint, listed_by: str, names: list[str]) -> CheckpointError:
     """Why a folder whose shards are known by name has none of them."""
     path, found = checkpoint.path, [p for p in checkpoint.problems if p.file in checkpoint.lacking]
-    refusal, code = f"not one of {count(len(names), 'shard')} can be read", Code.NO_SHARD_HERE
+    refusal, code = f"none of {count(len(names), 'shard')} can be read", Code.NO_SHARD_HERE
     if any(p.code is not Code.MISSING_FILE for p in found):
         refusal, code = f"{refusal} ({'; '.join(line.text for line in lines_of(found)[:3])})", Code.NO_SHARD_READABLE
     elif layout := _listing(path.parent):
-        refusal += f": this is a folder inside a {layout.name}; give {path.parent}"
+        refusal += f": this folder is part of a {layout.name}; give {path.parent}"
     else:
         aside = checkpoint.aside
-        others = f" ({count(len(aside), 'shard')} of other names here, as {aside[0]})" if aside else ""
+        others = f" (found {counted(aside, 'other shard')})" if aside else ""
         if SINGLE_FILE in aside:
-            others += f"; {SINGLE_FILE} counts once {listed_by} is moved away"
-        download = advise_download(path, f"download the {SHARD_SUFFIX} files as well")
-        refusal += f": none that {listed_by} lists is there, as {names[0]}{others}; {download}"
+            others += f"; {SINGLE_FILE} will be used if you move {listed_by} away"
+        download = advise_download(path, f"download the {SHARD_SUFFIX} files too")
+        refusal += f": all shards that {listed_by} lists are missing, such as {names[0]}{others}; {download}"
     return CheckpointError(refusal, code, str(path))
 
 

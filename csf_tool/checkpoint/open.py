@@ -95,7 +95,7 @@ def _placed(error: CheckpointError, path: Path, hub: Repository | None) -> Check
 
 def _open_file(path: Path) -> Checkpoint:
     if path.name.endswith(".json"):
-        raise UsageError(f"is a JSON file; give the folder it is in, {path.parent}", file=str(path))
+        raise UsageError(f"is a JSON file; give its folder, {path.parent}", file=str(path))
     checkpoint = Checkpoint(path, SingleFile(path.parent))
     try:
         checkpoint.shards = [read_shard(checkpoint, path.name, checkpoint.problems)]
@@ -122,7 +122,7 @@ def _open_folder(
     # Before the index: a serving directory has a copy of the source's, whose shards lie elsewhere.
     if not folder.shards and (served := _serving_root(path)) and not hub:
         if not follow:
-            problem = "is a serving directory that another one names as its weights"
+            problem = "is a serving directory, and another serving directory gives it as its weights"
             raise UsageError(problem, Code.SERVING_DIRECTORY, str(path))
         checkpoint = _open_folder(served, all_shards=all_shards, follow=False)
         checkpoint.remark = f"the weights of the serving directory {path}"
@@ -142,10 +142,10 @@ def _note_leftovers(checkpoint: Checkpoint) -> None:
     try:
         unfinished = unfinished_downloads(checkpoint.root)
     except EnvironmentFault as error:  # a folder around the checkpoint: what is in it is read all the same
-        checkpoint.problems.warn(f"whether a download is unfinished is not known: {error}", error.code)
+        checkpoint.problems.warn(f"cannot tell whether a download is unfinished: {error}", error.code)
         unfinished = []
     for file in unfinished:
-        text = "is left of a download or copy that was not finished: verify what there is"
+        text = "is left over from an unfinished download or copy: check the files with csf-tool verify"
         checkpoint.problems.warn(text, Code.DOWNLOAD_UNFINISHED, file.name)
     if has_journal(checkpoint.root):
         text = "a csf-tool run into this folder is not finished: run the same command again"
@@ -180,7 +180,7 @@ def _open_hf(folder: Folder, *, all_shards: bool) -> Checkpoint:
         return _finish(checkpoint, index_agrees=index_agrees)
     listed, others = sorted(index.shards), _unlisted(checkpoint, index, found)
     if not listed and not others:
-        problem = f"{index_name} lists no shards, and none are here"
+        problem = f"{index_name} lists no shards, and there are none"
         raise CheckpointError(problem, Code.NO_SHARD_HERE, checkpoint.label)
     if all_shards:
         _read_shards(checkpoint, listed + others, read)
@@ -204,7 +204,7 @@ def _read_without_index(checkpoint: Checkpoint, found: list[str]) -> None:
     left = [name for name in found if name not in {*taken, *checkpoint.aside, *checkpoint.lacking}]
     wanted = {*taken, *left, *whole_sets([*taken, *left])} - {*checkpoint.aside, *checkpoint.lacking}
     if len(taken) + len(left) > 1:
-        text = "no index lists the shards: they are taken as they are; expand and compress write one"
+        text = "no index lists the shards, so csf-tool uses all of them; expand and compress write an index"
         checkpoint.problems.warn(text, Code.NO_INDEX)
     checkpoint.shards.clear()
     _read_shards(checkpoint, sorted(wanted), taken)
@@ -273,7 +273,7 @@ def _serving_root(path: Path) -> Path | None:
     # Not Path.resolve: it raises what it likes for links that lead in circles.
     served = Path(os.path.realpath(path / root)) if isinstance(root, str) and "\0" not in root else None
     if served is None or not is_folder(served) or served == path.resolve():
-        problem = f"is a serving directory, not a checkpoint: its weights lie under {SERVING_KEY} {brief(root)}, "
-        problem += "which is not here; give the folder that was downloaded"
+        problem = f"is a serving directory, not a checkpoint: its weights are in {SERVING_KEY} {brief(root)}, "
+        problem += "which does not exist here; give the folder that you downloaded"
         raise UsageError(problem, Code.SERVING_DIRECTORY, str(path))
     return served

@@ -17,7 +17,7 @@ class Other(NamedTuple):
 
     noun: str
     more: str = ""
-    remedy: str = "csf-tool reads safetensors only: look for a repository, or a branch of this one, that has them"
+    remedy: str = "csf-tool reads safetensors only: look for another repository or branch that has such files"
 
     @property
     def one(self) -> str:
@@ -53,7 +53,7 @@ OTHER_WEIGHTS = {
     ".pte": Other("ExecuTorch file"),
     ".mlpackage": Other("Core ML package"),
     ".mlmodelc": Other("Core ML package"),
-    ".csf": Other(".csf file", ", another format of that name", "CSF is here a compression of block scales"),
+    ".csf": Other(".csf file", ", of another format with that name", "here CSF is a compression of block scales"),
     ".tar": Other("tar archive", "", _UNPACK),
     ".tgz": Other("tar archive", ", gzip-compressed", _UNPACK),
     ".gz": Other("gzip-compressed file", "", _UNPACK),
@@ -98,7 +98,7 @@ class _Looks(NamedTuple):
 _PACKAGES: list[tuple[str, Callable[[_Looks], object]]] = [
     ("streams of x4t, the predecessor of CSF", lambda has: has.lasts & PREDECESSOR_STREAMS),
     (
-        "a LoRA or another adapter, no model of its own",
+        "a LoRA or another adapter, not a whole model",
         lambda has: (
             (_ADAPTER in has.files and not has.config) or has.mostly_has("lora_A", "lora_B", "lora_down", "lora_up")
         ),
@@ -149,7 +149,7 @@ def other_weights(names: Iterable[str]) -> str:
     """Name the files of a folder without shards, as the end of a sentence; empty where nothing tells."""
     names = list(names)
     if _PIPELINE in names:
-        return f"; it is a diffusers pipeline ({_PIPELINE}): give one of the folders in it"
+        return f"; this is a diffusers pipeline ({_PIPELINE}): give one of the folders in it"
     found = Counter(suffix for name in names if (suffix := Path(name).suffix.lower()) in OTHER_WEIGHTS)
     if not found:
         return ""

@@ -50,7 +50,7 @@ def _streams(stored: Stored) -> dict[str, dict[str, int]]:
 
 def _unknown_streams(others: dict[str, dict[str, int]], stored: Stored) -> list[Problem]:
     """Problems of tensors that look like streams but are of no known format."""
-    text = "is a stream of a codec that this csf-tool does not know: a newer one can"
+    text = "is a stream of a codec that this version of csf-tool does not know: use a newer version"
     return [
         Problem(text, Code.UNKNOWN_CODEC, stored.shards[row].name, scale + suffix)
         for suffix, rows in others.items()
@@ -61,7 +61,7 @@ def _unknown_streams(others: dict[str, dict[str, int]], stored: Stored) -> list[
 
 def _predecessor_streams(stored: Stored) -> list[Problem]:
     """Problems of streams of the format before CSF."""
-    text = "is a stream of x4t, the predecessor of CSF, which csf-tool does not read: the tool that wrote it does"
+    text = "is a stream of x4t, the predecessor of CSF, which csf-tool cannot read: use the tool that wrote it"
     return [
         Problem(text, Code.UNKNOWN_CODEC, stored.shards[row].name, stored.names[row])
         for last in sorted(PREDECESSOR_STREAMS & stored.rows_by_last.keys())
@@ -127,7 +127,7 @@ def _add_planes(
             kind = known[looks] = table.place_of(found)
         words, scales = shapes[exceptions][0], table.kinds[kind].dense_bytes
         if words > scales:
-            text = f"exception list has {words} words, the plane has only {scales} scales"
+            text = f"exception list has {words} words, but the plane has only {scales} scales"
             problems.append(Problem(text, Code.STREAM_SIZE, stored.shards[fixed].name, name))
             continue
         table.names.append(name)
@@ -152,7 +152,7 @@ def _stored_twice(table: PlaneTable) -> list[Problem]:
     seen: dict[str, Plane] = {}
     for plane in table:
         if plane.name in stored.row_of:
-            text = "is stored dense as well as in CSF streams: which of them counts cannot be known"
+            text = "is stored both dense and in CSF streams, and nothing tells which of them is right"
             shard = stored.shards[stored.row_of[plane.name]]
             problems.append(Problem(text, Code.PLANE_STORED_TWICE, shard.name, plane.name))
         if plane.name in seen:
@@ -174,17 +174,17 @@ def _kind(
     faults += _stream_faults(fixed, exceptions)
     sources = _geometries(fmt, fixed, weight, receipt, faults)
     if not sources:
-        text = "its geometry is unknown: a 1-D fixed stream, no weight beside it and no receipt"
+        text = "its rows and columns are unknown: the fixed stream is 1-D, and there is no weight and no receipt"
         faults.append(Finding(text, Code.GEOMETRY_UNKNOWN))
     if faults:
         return None
     rows, cols = sources[0].rows, sources[0].cols
     if not all(_fits(source, rows, cols) for source in sources):
         said = "; ".join(f"{s.source}: {s.rows}x{s.cols}" for s in sources)
-        text = f"the sources of its geometry contradict each other: {said}"
+        text = f"its rows and columns are contradictory: {said}"
         faults.append(Finding(text, Code.GEOMETRY_CONTRADICTS))
     elif fault := fmt.geometry_fault(rows, cols):
-        faults.append(Finding(f"{fmt.title} CSF cannot hold it: {fault}", Code.GEOMETRY_IMPOSSIBLE))
+        faults.append(Finding(f"{fmt.title} CSF cannot store it: {fault}", Code.GEOMETRY_IMPOSSIBLE))
     else:
         faults += _shape_faults(fmt, rows, cols, fixed, exceptions, receipt)
     return None if faults else PlaneKind(fmt, rows, cols, receipt.dtype if receipt else fmt.dense_dtype)
@@ -229,7 +229,7 @@ def weight_geometry(weight: Located, fmt: CsfFormat, faults: list[Finding]) -> G
     """The geometry of the scales of an FP4 weight; reasons why a tensor is no FP4 weight are added to `faults`."""
     dtype, shape = weight.tensor.dtype, weight.tensor.shape
     if len(shape) != 2 or dtype not in (*PACKED_DTYPES, "F4"):
-        text = f"the weight beside it, {weight.tensor.name!r}, is {_describe(weight)}: not FP4 codes"
+        text = f"the weight beside it, {weight.tensor.name!r}, is {_describe(weight)}, not FP4 codes"
         faults.append(Finding(text, Code.NOT_FP4_WEIGHT))
         return None
     k = shape[1] if dtype == "F4" else 2 * shape[1]
@@ -246,7 +246,7 @@ def _shape_faults(
     faults = []
     shape, expected = fixed.tensor.shape, fmt.fixed_bytes(rows, cols)
     if fixed.tensor.nbytes != expected:
-        text = f"fixed stream has {fixed.tensor.nbytes} bytes, a {rows}x{cols} plane takes {expected}"
+        text = f"fixed stream has {fixed.tensor.nbytes} bytes, but a {rows}x{cols} plane needs {expected}"
         faults.append(Finding(text, Code.STREAM_SIZE))
     elif len(shape) == 2 and shape != (rows // SLAB_ROWS, fmt.slab_bytes(cols)):
         text = f"fixed stream is {list(shape)}, not [slabs, slab bytes] of a {rows}x{cols} plane"
@@ -257,10 +257,10 @@ def _shape_faults(
             "exception_bytes": (receipt.exception_bytes, exceptions.tensor.nbytes),
             "source_bytes": (receipt.source_bytes, rows * cols),
         }
-        said = [f"{key} {n}, found {got}" for key, (n, got) in stated.items() if n != got]
+        said = [f"{key} {n}, but the plane has {got}" for key, (n, got) in stated.items() if n != got]
         if receipt.dtype not in fmt.dense_dtypes:
-            said.append(f"dtype {receipt.dtype}, {fmt.title} scales are {'/'.join(fmt.dense_dtypes)}")
-        faults += [Finding(f"receipt says {text}", Code.RECEIPT_DIFFERS) for text in said]
+            said.append(f"dtype {receipt.dtype}, but {fmt.title} scales are {'/'.join(fmt.dense_dtypes)}")
+        faults += [Finding(f"the receipt has {text}", Code.RECEIPT_DIFFERS) for text in said]
     return faults
 
 

@@ -61,8 +61,8 @@ def sha256_by_file(known: Iterable[PublishedHash]) -> dict[str, str]:
             continue
         other = found.setdefault(entry.file, entry)
         if other.digest != entry.digest:
-            problem = f"its SHA-256 is {other.digest} by {other.place}, and {entry.digest} by {entry.place}"
-            raise CheckpointError(f"{problem}: csf-tool verify tells which", Code.HASH_DIFFERS, entry.file)
+            problem = f"its SHA-256 is {other.digest} ({other.place}), but also {entry.digest} ({entry.place})"
+            raise CheckpointError(f"{problem}: csf-tool verify tells which one is right", Code.HASH_DIFFERS, entry.file)
     return {file: entry.digest for file, entry in found.items()}
 
 
@@ -170,7 +170,7 @@ def _damaged_sums(root: Path) -> list[Problem]:
 
 def _damaged_notes(checkpoint: Checkpoint) -> list[Problem]:
     """Notes that cannot be read, or without a hash: other servers than the Hub may give such, too."""
-    text = "the note that hf download left of it has no hash: it cannot be checked"
+    text = "cannot be checked: hf download recorded no hash for it"
     return [
         Problem(text, Code.HASH_DAMAGED, name, severity=Severity.WARNING)
         for name in _names(checkpoint)

@@ -12,15 +12,15 @@ from pathlib import Path
 from csf_tool.checkpoint.numbered import OF
 from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError
-from csf_tool.text import count
+from csf_tool.text import counted
 
 _NUMBER = re.compile(r"\d{1,5}(?!\d)", re.ASCII)
 _TOTAL = re.compile(rf"{OF}(\d{{1,5}})(?!\d)", re.ASCII | re.IGNORECASE)
 _AFTER_OF = re.compile(rf".*\d{OF}", re.DOTALL | re.ASCII | re.IGNORECASE)
 _RANK = re.compile(r"(?<![a-z])(rank|mp|tp)(?![a-z])", re.IGNORECASE)
 
-_NOT_AS_IT_IS = "one {} a rank (tensor parallel), each with its part of the tensors: not a checkpoint that can be "
-_NOT_AS_IT_IS += "read, compressed or expanded as it is; merge the ranks with the tool that wrote them"
+_NOT_AS_IT_IS = "one {} per rank (tensor parallel), each with its part of the tensors: csf-tool cannot read, compress "
+_NOT_AS_IT_IS += "or expand this; merge the ranks with the tool that wrote them"
 
 
 def numbered_ranks(names: Iterable[str]) -> list[list[str]]:
@@ -54,7 +54,7 @@ def refuse_ranks(place: str, held: Mapping[str, Sequence[str]]) -> None:
     groups = [files for files in numbered_ranks(held) if _share_tensors([held[name] for name in files])]
     if groups:
         files = sorted({name for group in groups for name in group})
-        problem = f"{_NOT_AS_IT_IS.format('file')} ({count(len(files), 'file')}, as {files[0]})"
+        problem = f"{_NOT_AS_IT_IS.format('file')} ({counted(files, 'file')})"
         raise CheckpointError(problem, Code.RANK_FILES, place)
 
 
@@ -69,5 +69,6 @@ def folders_of_ranks(path: Path, names: Iterable[str]) -> CheckpointError | None
     groups = [group for group in numbered_ranks(names) if _RANK.search(group[0].replace("_", "-"))]
     if not groups:
         return None
-    problem = f"{_NOT_AS_IT_IS.format('folder')} ({count(len(groups[0]), 'folder')}, as {groups[0][0]})"
+    first = groups[0]
+    problem = f"{_NOT_AS_IT_IS.format('folder')} ({counted(first, 'folder')})"
     return CheckpointError(problem, Code.RANK_FILES, str(path))

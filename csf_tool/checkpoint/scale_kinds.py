@@ -51,8 +51,8 @@ class ScaleKind(NamedTuple):
         return self.weights in (*_TITLES, _FP4, _FLAT, UNKNOWN) and self.reason is not Reason.SECOND_LEVEL
 
     def __str__(self) -> str:
-        stacked = f", {self.matrices} matrices a tensor" if self.matrices > 1 else ""
-        scope = f"a scale for {self.scope}{stacked}" if self.scope else "block scales"
+        stacked = f", {self.matrices} matrices per tensor" if self.matrices > 1 else ""
+        scope = f"one scale per {self.scope.removeprefix('a ')}{stacked}" if self.scope else "block scales"
         return f"{self.weights}: {scope}"
 
 
@@ -68,13 +68,13 @@ _BLOCKS = (1, 16, 32, 64, 128, 256, 512)
 """Sizes of blocks that are tried first, for a last block may be cut short."""
 
 _WHY = {
-    Reason.STACKED: "CSF planes are of one matrix, and no reader looks for planes of a part of a tensor",
-    Reason.MLX: "MLX's layout, whose weights are packed in U32: no reader looks for CSF planes there",
-    Reason.TRANSPOSED: "its groups run down the columns, a plane's along the rows",
-    Reason.NAME: "its name is none of those that readers of CSF look for",
+    Reason.STACKED: "a CSF plane holds the scales of one matrix, and no reader looks for planes of a part of a tensor",
+    Reason.MLX: "MLX's layout packs the weights in U32, and no reader looks for CSF planes there",
+    Reason.TRANSPOSED: "its groups run along the columns, but those of a plane run along the rows",
+    Reason.NAME: "readers of CSF look for other names",
     Reason.NO_WEIGHT: "there is no quantised weight beside it",
     Reason.NOT_FP4: "its weights are not FP4",
-    Reason.SECOND_LEVEL: "a scale of scales",
+    Reason.SECOND_LEVEL: "it is a scale of scales",
 }
 
 _MLX_KINDS = {2: ("NVFP4", 16), 4: ("MXFP4", 32), 8: ("MXFP8", 32)}
@@ -110,7 +110,7 @@ def second_level(scale: Looks, of: ScaleKind) -> ScaleKind:
 def _without_weight(scale: Looks, weight: Looks | None) -> ScaleKind | None:
     if scale.dtype not in BYTE_DTYPES or min(prod(scale.shape[:-1]), *scale.shape[-1:]) < 2:
         return None
-    why = f"its weight is {weight.dtype}, not FP4 codes" if weight else _WHY[Reason.NO_WEIGHT]
+    why = f"the tensor beside it is {weight.dtype}, not FP4 codes" if weight else _WHY[Reason.NO_WEIGHT]
     return _kind(UNKNOWN, "", Reason.NO_WEIGHT, scale, None, why)
 
 
@@ -150,7 +150,7 @@ def _fp4(scale: Looks, weight: Looks) -> ScaleKind | None:
     """The kind of a scale beside what may be FP4 codes; None where the scale has a dtype of no FP4 format."""
     if len(scale.shape) == 1 and weight.shape[1:] == (1,) and scale.shape[0] and prod(weight.shape):
         scope = f"{2 * weight.shape[0] // scale.shape[0]} values"
-        return _kind(_FLAT, scope, Reason.SHAPE, scale, None, "a flat list of numbers (bitsandbytes), no matrix")
+        return _kind(_FLAT, scope, Reason.SHAPE, scale, None, "it is a flat list (bitsandbytes), not a matrix")
     if len(weight.shape) == 2 != len(scale.shape) and (found := _flattened(scale, weight)):
         return found
     if scale.dtype not in BYTE_DTYPES or len(scale.shape) < 2:
@@ -187,15 +187,17 @@ def _of_group(scale: Looks, weight: Looks, group: int, axis: int) -> ScaleKind:
     if axis != -1:
         return _kind(fmt.title, scope, Reason.TRANSPOSED, scale, group)
     if len(weight.shape) != 2:
-        return _kind(fmt.title, scope, Reason.SHAPE, scale, group, f"its weight is {weight}, no matrix of packed codes")
+        return _kind(
+            fmt.title, scope, Reason.SHAPE, scale, group, f"its weight is {weight}, not a matrix of packed codes"
+        )
     return _kind(fmt.title, scope, Reason.NAME, scale, group)
 
 
 def wrong_label(dtype: str, group: int) -> str:
     """The fault of scales whose dtype and group size are not those of one format, and why they stay so."""
-    text = f"is {dtype}, with a scale for {group} values: NVFP4 has F8_E4M3 for 16, MXFP4 F8_E8M0 for 32"
+    text = f"is {dtype} with one scale per {group} values, but NVFP4 has F8_E4M3 per 16, and MXFP4 F8_E8M0 per 32"
     fmt = next(fmt for fmt in FORMATS if fmt.group_size == group)
-    u8 = f"; {fmt.title} stored as U8, and not compressed, for expand would give {fmt.dense_dtype}"
+    u8 = f"; it is {fmt.title} stored as U8, left dense because expand would give {fmt.dense_dtype}"
     return text + u8 if dtype == "U8" else text
 
 

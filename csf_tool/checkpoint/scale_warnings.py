@@ -15,7 +15,7 @@ _QUANTIZATION_METADATA = "_quantization_metadata"
 def warn_of_stacked(problems: Problems, scales: Iterable[OtherScale]) -> None:
     """Warn of FP4 scales that have three dimensions or more, because experts are stacked into one tensor."""
     for shard, tensor in (other.scale for other in scales if other.kind.reason is Reason.STACKED):
-        text = f"is {list(tensor.shape)}: scales of stacked experts; CSF planes are of one matrix: it stays as it is"
+        text = f"is {list(tensor.shape)}: scales of stacked experts. A CSF plane holds one matrix, so it stays as it is"
         problems.warn(text, Code.STACKED_SCALES, shard.name, tensor.name)
 
 
@@ -34,6 +34,7 @@ def doubtful_scales(table: DenseTable, shards: Iterable[Shard]) -> dict[str, str
 
 def warn_of_doubtful(problems: Problems, doubtful: dict[str, str]) -> None:
     """Warn of scales whose bytes may not be in row order."""
-    rule = "no byte of it is moved, and compress takes it only with --allow-padded"
+    rule = "csf-tool keeps its bytes in order, and compresses it only with --allow-padded"
     for name, why in doubtful.items():
-        problems.warn(f"its layout is unknown, {why}: padded, or in tiles? {rule}", Code.SCALE_LAYOUT, tensor=name)
+        text = f"its layout is unknown, because {why}: it may be padded or in tiles. {rule}"
+        problems.warn(text, Code.SCALE_LAYOUT, tensor=name)

@@ -46,10 +46,10 @@ def read_shard(checkpoint: Checkpoint, name: str, problems: Problems) -> Shard:
 def _note_dtype(problems: Problems, dtype: str, shard: str, tensor: str) -> None:
     """Note a dtype that nobody knows, or none."""
     if dtype.strip():
-        text = f"has dtype {dtype!r}, which safetensors does not name: newer than csf-tool, or damaged"
+        text = f"has dtype {dtype!r}, which csf-tool does not know: it is newer than csf-tool, or damaged"
         problems.warn(text, Code.UNKNOWN_DTYPE, shard, tensor)
     else:
-        text = "has no dtype: a placeholder that its writer never filled, for which safetensors refuses the file"
+        text = "has no dtype: its writer left a placeholder, and safetensors refuses the file"
         problems.error(text, Code.INVALID_HEADER, shard, tensor)
 
 

@@ -37,12 +37,12 @@ def compare_precision(checkpoint: Checkpoint, stored: Stored, configs: Mapping[s
         differences: list[tuple[str, str]] = []
         if recipes or _is_for_all(config):
             differences += _not_quantized(checkpoint, stored, projections, recipes, exceptions, layers)
-        text = "is an exception from quantisation by the config, and stored as FP4"
+        text = "is stored as FP4, but the config excludes it from quantisation"
         outright = [exception.glob for exception in exceptions if exception.is_exact]
         differences += [(text, module) for module in _excepted(csf + dense, outright)]
         used, homeless = recipes_in_use(dense, recipes) if recipes else (set(), set())
         if used and homeless:
-            differences += [("is stored as FP4, and no FP4 recipe covers it", module) for module in sorted(homeless)]
+            differences += [("is stored as FP4, but no FP4 recipe covers it", module) for module in sorted(homeless)]
         for text, module in differences:
             checkpoint.problems.warn(text, Code.CONFIG_PRECISION, name, module)
 
@@ -80,7 +80,7 @@ def _not_quantized(
     if len(faulty) * len(tails) <= MAX_COMPARED:
         for module in faulty:
             if not _is_of_draft(module, layers) and not _may_be_excepted(module, tails):
-                yield f"is FP4 by the config, and stored as {plain[module]}", module
+                yield f"is stored as {plain[module]}, but the config says that it is FP4", module
 
 
 class _Exception(NamedTuple):

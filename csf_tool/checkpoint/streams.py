@@ -151,9 +151,9 @@ def _require_unchanged(shard: Shard) -> None:
     try:
         now = shard.path.stat()
     except OSError as error:
-        raise EnvironmentFault(f"{shard.name}: disappeared while it was read: {error.strerror}") from error
+        raise EnvironmentFault(f"{shard.name}: disappeared while csf-tool read it: {error.strerror}") from error
     if (now.st_size, now.st_mtime_ns) != (shard.size, shard.mtime_ns):
         raise EnvironmentFault(
-            f"{shard.name}: changed while it was read ({shard.size} bytes then, {now.st_size} now): "
-            "let whatever writes it finish, and start again"
+            f"{shard.name}: changed while csf-tool read it ({shard.size} bytes then, {now.st_size} now): "
+            "wait until nothing writes it any more, and start again"
         )

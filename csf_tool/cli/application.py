@@ -18,28 +18,28 @@ app = typer.Typer(
     name="csf-tool",
     cls=Commands,
     help="Inspect, verify and expand FP4 checkpoints whose block scales are CSF-compressed.",
-    epilog="Exit codes: 0 good; 1 the checkpoint is at fault; 2 wrong usage; 3 it could not be done here "
-    "(disk, network, permission, a missing extra); 130 interrupted.",
+    epilog="Exit codes: 0 success; 1 the checkpoint is at fault; 2 wrong usage; 3 not possible here "
+    "(disk, network, permission, missing package); 130 interrupted.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 _GROUPS = {
     "Look": {
-        stats: "Sizes, compressed and dense",
-        ls: "Names, dtypes, shapes and sizes of tensors",
-        inspect: "One plane, or all of them ranked",
-        plan: "GPU memory that is needed",
+        stats: "Show sizes, compressed and dense",
+        ls: "List tensors: dtypes, shapes and sizes",
+        inspect: "Show one plane, or rank all",
+        plan: "Show how much GPU memory is needed",
     },
     "Prove": {
         verify: "Check every byte and every hash",
-        identity: "One hash for the whole checkpoint",
+        identity: "Print one hash of the whole checkpoint",
     },
     "Write": {
-        expand: "CSF to an ordinary checkpoint",
+        expand: "Turn CSF into an ordinary checkpoint",
         finish: "Complete a run made in parts",
-        compress: "An ordinary checkpoint to CSF",
-        convert: "From one CSF layout to another",
+        compress: "Turn an ordinary checkpoint into CSF",
+        convert: "Change from one CSF layout to another",
     },
     "Measure and try": {
         bench: "Time the decode on a GPU",

@@ -33,7 +33,7 @@ def guarded(command: Callable[..., int]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**kwargs: Any) -> None:
         volume = VolumeOptions(quiet=kwargs.pop("quiet", False), verbose=kwargs.pop("verbose", False))
-        words = "interrupted" + ("; the same command goes on from there" if "destination" in kwargs else "")
+        words = "interrupted" + ("; run the same command again to continue" if "destination" in kwargs else "")
         try:
             with process.Interruptible(words):
                 if not process.has_memory(process.COMMAND_BYTES):

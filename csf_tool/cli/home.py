@@ -25,6 +25,8 @@ def _expanded(option: str, path: str) -> str:
         return f"{option}{given.expanduser()}"
     except RuntimeError as error:
         if (len(given.parts) > 1 or path == "~") and not given.exists():
-            problem = f"{path}: no home folder is known for {given.parts[0]}; a path here that begins so is ./{path}"
+            problem = (
+                f"{path}: the home folder of {given.parts[0]} is unknown; for a path in this folder, give ./{path}"
+            )
             raise UsageError(problem) from error
         return option + path

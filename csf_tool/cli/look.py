@@ -39,7 +39,7 @@ def stats(
         typer.Option(
             "--scales",
             rich_help_panel=WHAT,
-            help="Read and decode all scales, too. Count NaN, negative and zero bytes per layer.",
+            help="Also read and decode all scales, and count NaN, negative and zero bytes per layer.",
         ),
     ] = False,
     markdown: Annotated[
@@ -49,7 +49,7 @@ def stats(
     all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Report compressed against dense scale sizes, from the headers alone unless --scales asks for more.
+    """Compare the sizes of compressed and dense scales. Only headers are read, unless --scales is given.
 
     Of several checkpoints it prints a table with one row each, or one document with --json.
 
@@ -119,19 +119,19 @@ def ls(
     checkpoint: CheckpointArgument,
     pattern: Annotated[
         str | None,
-        typer.Argument(metavar="GLOB", help="Name of a tensor or a stream; or a glob in quotes.", show_default="all"),
+        typer.Argument(metavar="GLOB", help="Name of a tensor or a stream, or a glob in quotes.", show_default="all"),
     ] = None,
     stored: Annotated[
         bool,
-        typer.Option("--stored", rich_help_panel=WHAT, help="List what the shards hold: streams in place of scales."),
+        typer.Option("--stored", rich_help_panel=WHAT, help="List what the shards hold: streams instead of scales."),
     ] = False,
     all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """List the tensors, from the headers: those of the dense checkpoint, or with --stored those that are stored.
+    """List the tensors of the dense checkpoint or, with --stored, the tensors in the shards. Only headers are read.
 
-    Into a file or another program it prints a line a tensor, with tabs between name, dtype, shape, bytes and shard,
-    and no line of titles.
+    In a file or a pipe, the output is one line per tensor, without titles: name, dtype, shape, bytes and shard, with
+    tabs between them.
 
     Examples:
     csf-tool ls Qwen-CSF '*.layers.3.*gate_proj*'
@@ -155,7 +155,7 @@ def inspect(
     plane: Annotated[
         str | None,
         typer.Argument(
-            metavar="PLANE", help="Name of a scale, its weight or its streams; or a glob.", show_default="all"
+            metavar="PLANE", help="Name of a scale, its weight or its streams, or a glob.", show_default="all"
         ),
     ] = None,
     values: Annotated[
@@ -175,7 +175,7 @@ def inspect(
     all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Look into one plane, or rank all of them by exceptions and by bytes saved.
+    """Show one plane in detail, or rank all planes by exceptions and by bytes saved.
 
     Examples:
     csf-tool inspect Qwen-CSF --top 20 --figure exceptions.svg
@@ -192,12 +192,12 @@ def inspect(
     print_problems(opened.problems)
     chosen = choose_planes(opened, plane)
     if values and len(chosen) != 1:
-        meant = f"{len(chosen) or 'none'} {'are' if chosen else 'is'} meant"
-        raise UsageError(f"--values: needs one PLANE, and {meant}: name one")
+        matching = f"{len(chosen)} planes match" if chosen else "none matches"
+        raise UsageError(f"--values: needs one plane, but {matching}: name one")
     if figure and not chosen:
-        raise UsageError("--figure: needs planes, and none is meant")
+        raise UsageError("--figure: needs planes, but none matches")
     if len(chosen) == 1 and top:
-        raise UsageError("--top: is for the lists of many planes, and one is meant")
+        raise UsageError("--top: is for lists of many planes, but only one matches")
     if not chosen:
         return _inspect_others(opened, plane, as_json)
     if len(chosen) == 1:
@@ -210,7 +210,9 @@ def inspect(
         return 1 if found.faults else 0
     compressed = [p for p in chosen if isinstance(p, Plane)]
     if not compressed:
-        raise UsageError(f"{checkpoint}: {len(chosen)} dense planes: headers cannot rank these, name one of them")
+        raise UsageError(
+            f"{checkpoint}: headers cannot rank the {len(chosen)} dense planes that match: name one of them"
+        )
     if figure:
         from csf_tool.look.stats import layers_and_projections
         from csf_tool.report.figures.exceptions import exceptions_figure
@@ -254,7 +256,7 @@ def plan(
         typer.Option(
             metavar="SIZE",
             rich_help_panel=WHAT,
-            help="Memory of one GPU, such as 96GiB. Shows what is left.",
+            help="Memory of one GPU, for example 96GiB. Shows what is left.",
         ),
     ] = None,
     tp: Annotated[
@@ -265,7 +267,7 @@ def plan(
     all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Compare GPU memory: scales decoded when loading, or kept compressed and decoded before each product.
+    """Compare the GPU memory for scales that are decoded when loading, and for scales that are kept compressed.
 
     Examples:
     csf-tool plan Qwen-CSF --gpu-memory 96GiB --tp 2

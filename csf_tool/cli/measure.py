@@ -24,14 +24,14 @@ def bench(
         ),
     ] = None,
     repeats: Annotated[
-        int, typer.Option(min=3, metavar="N", rich_help_panel=WHAT, help="Runs of which the median is taken.")
+        int, typer.Option(min=3, metavar="N", rich_help_panel=WHAT, help="Number of runs. The result is their median.")
     ] = 20,
     products: Annotated[
         bool,
         typer.Option(
             "--products/--no-products",
             rich_help_panel=WHAT,
-            help="Time matrix products, too, with and without decoding first.",
+            help="Also time matrix products, with and without decoding.",
             show_default="yes",
         ),
     ] = True,
@@ -39,7 +39,7 @@ def bench(
     figure: FigureOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Time the GPU decode at real geometries, beside a streaming floor, every peer, and the matrix product after it.
+    """Time the GPU decode on real shapes. Compare it with plain copying, other decoders and matrix products.
 
     Examples:
     csf-tool bench --checkpoint Qwen-CSF --repeats 50
@@ -78,7 +78,7 @@ def bench(
 def demo(
     keep: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", rich_help_panel=WHAT, help="Leave the checkpoints in this new or empty folder."),
+        typer.Option(metavar="DIR", rich_help_panel=WHAT, help="Keep the checkpoints in this new or empty folder."),
     ] = None,
 ) -> int:
     """Make a small NVFP4 MoE checkpoint, compress it, and run the other commands on it.

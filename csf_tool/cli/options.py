@@ -26,7 +26,7 @@ CheckpointsArgument = Annotated[
 DestinationArgument = Annotated[Path, typer.Argument(metavar="DEST", help="A new or empty folder.")]
 AllShardsOption = Annotated[
     bool,
-    typer.Option("--all-shards", rich_help_panel=WHAT, help="Use shards that the index does not list, too."),
+    typer.Option("--all-shards", rich_help_panel=WHAT, help="Also use shards that the index does not list."),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON document instead of tables.")
@@ -60,7 +60,7 @@ def cache_option(unasked: str) -> Any:
     return typer.Option(
         "--drop-cache/--keep-cache",
         rich_help_panel=SPEED,
-        help="Do not fill the page cache, or do so.",
+        help="Do not leave the files in the system's page cache.",
         show_default=unasked,
     )
 
@@ -68,7 +68,7 @@ def cache_option(unasked: str) -> Any:
 CacheOption = Annotated[bool | None, cache_option("by size")]
 FigureOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", rich_help_panel=OUTPUT, help="Draw a figure, too, as .png, .svg or .pdf."),
+    typer.Option(metavar="FILE", rich_help_panel=OUTPUT, help="Also draw a figure, as .png, .svg or .pdf."),
 ]
 
 
@@ -76,12 +76,14 @@ FigureOption = Annotated[
 class VolumeOptions:
     """Options about what a command says beside its result; every command has them."""
 
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="No notes and no progress.")] = (
-        False
-    )
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="Print no notes and no progress.")
+    ] = False
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", rich_help_panel=OUTPUT, help="Say what is read, and what became of each file."),
+        typer.Option(
+            "--verbose", "-v", rich_help_panel=OUTPUT, help="Print what is read, and what becomes of each file."
+        ),
     ] = False
 
     def choose(self) -> None:

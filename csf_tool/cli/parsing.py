@@ -170,7 +170,7 @@ def _check_value(command: Any, param: Any, value: str) -> None:
     annotation, declared = pages.declared(command)[param.name]
     kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
     if int in kinds and not (re.fullmatch(r"\d{1,9}", value, re.ASCII) and int(value) >= declared.min):
-        raise UsageError(f"{shown} {value}: give a whole number from {declared.min} on")
+        raise UsageError(f"{shown} {value}: give a whole number, {declared.min} or more")
     for kind in kinds:
         choices = [choice.value for choice in kind] if issubclass(kind, Enum) else [value]
         if value not in choices:

@@ -44,13 +44,13 @@ def verify(
         typer.Option(
             "--tensors-only",
             rich_help_panel=COMPARE,
-            help="With --against: only tensors, no config or tokenizer.",
+            help="With --against: compare tensors only, no config or tokenizer.",
         ),
     ] = False,
     hub: Annotated[
         str | None,
         typer.Option(
-            metavar="ORG/NAME", rich_help_panel=COMPARE, help="Hashes that the Hub lists for ORG/NAME[@REVISION]."
+            metavar="ORG/NAME", rich_help_panel=COMPARE, help="The hashes that the Hub lists for ORG/NAME[@REVISION]."
         ),
     ] = None,
     manifest: Annotated[
@@ -58,12 +58,14 @@ def verify(
         typer.Option(
             metavar="FILE",
             rich_help_panel=COMPARE,
-            help="Hashes by sha256sum or by --save-hashes.",
+            help="A list of hashes by sha256sum or --save-hashes.",
         ),
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", rich_help_panel=WHAT, help="Headers, and sizes by --manifest: takes seconds."),
+        typer.Option(
+            "--quick", rich_help_panel=WHAT, help="Check only headers, and sizes in --manifest. Takes seconds."
+        ),
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -84,7 +86,7 @@ def verify(
         typer.Option(
             metavar="|".join(CrossCheck),
             rich_help_panel=SPEED,
-            help="Planes of a GPU to decode on the CPU, too.",
+            help="Planes that the CPU decodes too, to check the GPU.",
         ),
     ] = CrossCheck.ALL,
     jobs: JobsOption = None,
@@ -94,12 +96,12 @@ def verify(
         typer.Option(
             metavar="FILE",
             rich_help_panel=OUTPUT,
-            help="Write a SHA-256 list here, if all checks pass.",
+            help="Write a SHA-256 list of all files here, if all checks pass.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Prove the bytes by every hash there is, and say what could not be proved.
+    """Check the bytes against every known hash, and say what could not be proved.
 
     Of several checkpoints each is checked by itself, none against another: one row each, or one document with --json.
 
@@ -159,7 +161,7 @@ def verify(
     show(found, verify_document, verify_report, as_json)
     point_to_entries(problem.code for problem in worst_first(found.findings))
     if save_hashes and not found.hashes:
-        say(f"{save_hashes} is not written: a check failed")
+        say(f"{save_hashes} was not written, because a check failed")
     return 0 if found.ok else 1
 
 
@@ -171,7 +173,7 @@ def identity(
         typer.Option(
             metavar="|".join(IdentityBy),
             rich_help_panel=WHAT,
-            help="What counts of each shard: its SHA-256, or (much weaker) its size.",
+            help="What represents each shard: its SHA-256, or (much weaker) its size.",
         ),
     ] = IdentityBy.DIGESTS,
     compute_hashes: Annotated[
@@ -180,10 +182,10 @@ def identity(
     all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Print the content identity that launchers pin, and its basis: the same for the same files wherever they are from.
+    """Print the content identity that launchers pin, and its basis. The same files have the same identity everywhere.
 
-    By digests, it takes the SHA-256 that the Hub, a Hub cache, `hf download`, SHA256SUMS or a container's manifest
-    recorded; where there is none it asks for --hash, and never falls back to sizes by itself.
+    By digests, it uses the SHA-256 that the Hub, a Hub cache, `hf download`, SHA256SUMS or a container's manifest
+    recorded. If none is recorded, it asks for --hash. It never uses sizes instead by itself.
 
     Examples:
     csf-tool identity Qwen-CSF

@@ -54,9 +54,9 @@ def finish(
     all_shards: AllShardsOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Write index and configs once all parts of a run with --shards I/N are there.
+    """Write the index and the configs when all parts of a run with --shards I/N are done.
 
-    The last part does it by itself; this is for when that one was interrupted.
+    The last part does this itself. Use this command if that part was interrupted.
 
     Examples:
     csf-tool finish Qwen-CSF Qwen-NVFP4
@@ -95,7 +95,7 @@ def compress(
             metavar="|".join(CompressTo),
             rich_help_panel=WHAT,
             help="Layout to write.",
-            show_default="the one whose readers find the planes",
+            show_default="one that readers know",
         ),
     ] = None,
     include: Annotated[
@@ -103,23 +103,23 @@ def compress(
         typer.Option(
             metavar="GLOB",
             rich_help_panel=WHAT,
-            help="Scales to compress, by name.",
+            help="Compress the scales whose name matches.",
             show_default="routed experts",
         ),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", rich_help_panel=WHAT, help="Scales to leave dense, by name."),
+        typer.Option(metavar="GLOB", rich_help_panel=WHAT, help="Leave dense the scales whose name matches."),
     ] = None,
     keep_larger: Annotated[
-        bool, typer.Option("--keep-larger", rich_help_panel=WHAT, help="Compress planes that get larger, too.")
+        bool, typer.Option("--keep-larger", rich_help_panel=WHAT, help="Also compress planes that become larger.")
     ] = False,
     allow_padded: Annotated[
         bool,
         typer.Option(
             "--allow-padded",
             rich_help_panel=WHAT,
-            help="Compress scales that may be padded or tiled, too.",
+            help="Also compress scales that may be padded or tiled.",
         ),
     ] = False,
     origin: OriginOptions,
@@ -127,7 +127,7 @@ def compress(
     how: WritingOptions,
     as_json: JsonOption = False,
 ) -> int:
-    """Write a CSF checkpoint of a dense FP4 one, and decode it again as proof.
+    """Compress a dense FP4 checkpoint to CSF, and decode it again to prove it.
 
     Examples:
     csf-tool compress Qwen-NVFP4 Qwen-CSF
@@ -174,7 +174,7 @@ def convert(
     how: WritingOptions,
     as_json: JsonOption = False,
 ) -> int:
-    """Move a CSF checkpoint between its layouts without decoding a plane.
+    """Convert a CSF checkpoint to another layout, without decoding it.
 
     Examples:
     csf-tool convert Qwen-container Qwen-CSF --to hf --link

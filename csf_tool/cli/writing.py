@@ -59,7 +59,7 @@ class WritingOptions:
     drop_cache: Annotated[bool | None, cache_option("by size")] = None
     shards: Annotated[
         str | None,
-        typer.Option("--shards", metavar="I/N", rich_help_panel=SPEED, help="Do only the I-th of N parts, as 3/8."),
+        typer.Option("--shards", metavar="I/N", rich_help_panel=SPEED, help="Do only part I of N, for example 3/8."),
     ] = None
     cluster: Annotated[
         str | None,
@@ -71,27 +71,28 @@ class WritingOptions:
     ] = None
     recheck: Annotated[
         bool,
-        typer.Option("--recheck", rich_help_panel=FILES, help="Compare shards that an interrupted run finished."),
+        typer.Option("--recheck", rich_help_panel=FILES, help="Compare the shards that an interrupted run finished."),
     ] = False
     adopt: Annotated[
         bool,
-        typer.Option("--adopt", rich_help_panel=FILES, help="Keep right files that others put into DEST."),
+        typer.Option("--adopt", rich_help_panel=FILES, help="Keep correct files that are already in DEST."),
     ] = False
     ignore_space: Annotated[
         bool,
-        typer.Option("--ignore-space", rich_help_panel=FILES, help="Begin even if the disk has too little room."),
+        typer.Option("--ignore-space", rich_help_panel=FILES, help="Start even if there is not enough disk space."),
     ] = False
     consume_source: Annotated[
         bool,
         typer.Option(
-            "--consume-source", rich_help_panel=FILES, help="REMOVE each source shard once its copy is proven."
+            "--consume-source", rich_help_panel=FILES, help="REMOVE each source shard after its copy is proved."
         ),
     ] = False
     yes: Annotated[
         bool, typer.Option("--yes", "-y", rich_help_panel=FILES, help="Do not ask before --consume-source.")
     ] = False
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", rich_help_panel=FILES, help="Say what would be done, and write nothing.")
+        bool,
+        typer.Option("--dry-run", "-n", rich_help_panel=FILES, help="Print what would be done, and write nothing."),
     ] = False
     all_shards: AllShardsOption = False
 
@@ -124,7 +125,7 @@ class WritingOptions:
         """See `WriteRequest.consumed`."""
         done = self.request.consumed(Path(argument), destination, operation, options)
         if done and not self.dry_run:
-            note(f"{destination} is complete already, and the shards of {argument} are gone")
+            note(f"{destination} is already complete, and the shards of {argument} are gone")
         return done
 
     @contextmanager
@@ -151,7 +152,7 @@ class WritingOptions:
         """Ask before shards are removed, and go on only after a yes; without a terminal, refuse."""
         if self.yes or self.dry_run:
             return
-        question = f"Every shard of {source.label} will be removed once its replacement is proven. Go on?"
+        question = f"Every shard of {source.label} will be removed after its replacement is proved. Go on?"
         if not sys.stdin.isatty():
             raise UsageError(f"{question} Cannot ask without a terminal: add --yes to confirm")
         try:

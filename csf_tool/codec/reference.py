@@ -118,7 +118,7 @@ def encode(fmt: CsfFormat, scales: Bytes) -> tuple[Bytes, Words]:
     """
     rows, cols = scales.shape
     if fault := fmt.geometry_fault(rows, cols):
-        raise StreamError(f"{fmt.title} CSF cannot hold the plane: {fault}", Code.GEOMETRY_IMPOSSIBLE)
+        raise StreamError(f"{fmt.title} CSF cannot store the plane: {fault}", Code.GEOMETRY_IMPOSSIBLE)
     bases = row_bases(fmt, scales)
     codes = scales - bases[:, None]  # wraps below the base: then it is outside the window as well
     outside = codes >= fmt.window
@@ -163,7 +163,7 @@ def _block_bases(fmt: CsfFormat, block: Bytes) -> NDArray[np.intp]:
 def check(fmt: CsfFormat, fixed: Bytes, exceptions: Words, *, rows: int, cols: int) -> list[StreamFault]:
     """Every fault of a plane's streams; empty when they are what an encoder of the format writes."""
     if fault := fmt.geometry_fault(rows, cols):
-        return [StreamFault(f"{fmt.title} CSF cannot hold the plane: {fault}", Code.GEOMETRY_IMPOSSIBLE)]
+        return [StreamFault(f"{fmt.title} CSF cannot store the plane: {fault}", Code.GEOMETRY_IMPOSSIBLE)]
     if fault := _size_fault(fmt, fixed.nbytes, rows, cols):
         return [StreamFault(fault, Code.STREAM_SIZE)]
     faults = _fixed_faults(fmt, _slabs(fmt, fixed, rows, cols), cols)
@@ -177,7 +177,7 @@ def _size_fault(fmt: CsfFormat, nbytes: int, rows: int, cols: int) -> str | None
     expected = fmt.fixed_bytes(rows, cols)
     if nbytes == expected:
         return None
-    return f"fixed stream has {nbytes} bytes, a {rows}x{cols} plane takes {expected}"
+    return f"fixed stream has {nbytes} bytes, but a {rows}x{cols} plane needs {expected}"
 
 
 def _slabs(fmt: CsfFormat, fixed: Bytes, rows: int, cols: int) -> Bytes:
@@ -279,7 +279,7 @@ def _window_faults(fmt: CsfFormat, fixed: Bytes, exceptions: Words, rows: int, c
         return []
     i = int(inside[0])
     row, col = divmod(int(positions[i]), cols)
-    problem = f"exception {i} at row {row}, column {col} lies inside its row's window"
+    problem = f"exception {i} at row {row}, column {col} is inside its row's window"
     return [StreamFault(problem, Code.NEEDLESS_EXCEPTION, len(inside), row, col, decodable=True)]
 
 

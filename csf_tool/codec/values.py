@@ -35,5 +35,7 @@ def scale_values(fmt: CsfFormat) -> NDArray[np.float64]:
         NotImplementedError: nobody has said what the bytes of this format stand for.
     """
     if fmt.scale_type not in VALUES:
-        raise NotImplementedError(f"{fmt.title} scales are {fmt.scale_type}: codec/values.py has no values for these")
+        raise NotImplementedError(
+            f"{fmt.title} scales are {fmt.scale_type}, and codec/values.py has no values for them"
+        )
     return VALUES[fmt.scale_type]()

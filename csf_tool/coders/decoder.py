@@ -59,7 +59,7 @@ class CrossCheckedDecoder:
         for i, decoded in enumerate(self._inner.decode(streams)):
             if i % self._every == 0 and not np.array_equal(decoded.scales, decoded.streams.decode()):
                 raise EnvironmentFault(
-                    f"{decoded.plane.name}: {self._inner.device} decodes other bytes than the CPU: do not trust this "
+                    f"{decoded.plane.name}: {self._inner.device} gives other bytes than the CPU: do not trust this "
                     "device or its driver; --device cpu works without it"
                 )
             yield decoded

@@ -109,8 +109,7 @@ def hash_faults(
     wanted = {entry.algorithm for entry in known} - found.keys()
     found |= hash_file(path, name, wanted, on_bytes) if wanted else {}
     return [
-        f"{entry.algorithm} is {found[entry.algorithm]}, {entry.evidence} says {entry.digest}"
-        + (f" (line {entry.line})" if entry.line else "")
+        f"{entry.algorithm} is {found[entry.algorithm]}, expected {entry.digest} ({entry.place})"
         for entry in known
         if found[entry.algorithm] != entry.digest
     ]

@@ -51,11 +51,13 @@ def read_header(reader: Reader, file_size: int) -> Header:
 def _length_fault(length: int, file_size: int) -> str | None:
     """Why a file of that size cannot have a header of that length."""
     if file_size < LENGTH_BYTES:
-        return f"{file_size} bytes, too short for a safetensors file"
+        return f"has {file_size} bytes, too few for a safetensors file"
     if length > MAX_HEADER_BYTES:
-        return f"not a safetensors file: it claims a header of {length} bytes, the limit is {MAX_HEADER_BYTES}"
+        return f"not a safetensors file: it states a header of {length} bytes, but the limit is {MAX_HEADER_BYTES}"
     if LENGTH_BYTES + length > file_size:
-        return f"cut short inside its header: {file_size} bytes, the header alone takes {LENGTH_BYTES + length}"
+        return (
+            f"cut short inside its header: it has {file_size} bytes, but the header alone needs {LENGTH_BYTES + length}"
+        )
     return None
 
 
@@ -128,7 +130,7 @@ def _metadata(entry: Any, faults: list[HeaderFault]) -> dict[str, str]:
 def _tensor(name: str, entry: Any, start: int, faults: list[HeaderFault]) -> Tensor | None:
     """The tensor that a header's entry describes; what is wrong with the entry is added to `faults`."""
     if len(name) > MAX_NAME_LENGTH:
-        text = f"the name {brief(name)} has {len(name)} characters, more than the {MAX_NAME_LENGTH} that are read"
+        text = f"the name {brief(name)} has {len(name)} characters, but csf-tool reads at most {MAX_NAME_LENGTH}"
         faults.append(HeaderFault(text, Code.INVALID_HEADER))
     elif problem := _entry_fault(entry):
         faults.append(HeaderFault(problem, Code.INVALID_HEADER, name))
@@ -151,7 +153,7 @@ def _entry_fault(entry: Any) -> str | None:
         return f"data_offsets are {brief(offsets)}, not two offsets"
     begin, end = offsets
     if end < begin:
-        return f"data_offsets end before they begin: {begin}, {end}"
+        return f"data_offsets end before they start: {begin}, {end}"
     return _shape_fault(dtype, shape, end - begin)
 
 
@@ -165,7 +167,7 @@ def _shape_fault(dtype: str, shape: list[int], nbytes: int) -> str | None:
         return None
     if bits % 8:
         return f"{dtype} {brief(shape)} does not fill whole bytes"
-    return f"{dtype} {brief(shape)} takes {bits // 8} bytes, its offsets span {nbytes}"
+    return f"{dtype} {brief(shape)} takes {bits // 8} bytes, but its offsets span {nbytes}"
 
 
 def _coverage_faults(tensors: list[Tensor], start: int, complete: bool) -> list[HeaderFault]:
@@ -174,10 +176,10 @@ def _coverage_faults(tensors: list[Tensor], start: int, complete: bool) -> list[
     at, before = start, ""
     for tensor in tensors:
         if tensor.begin < at:
-            problem = f"its data overlap those of {brief(before)} by {at - tensor.begin} bytes"
+            problem = f"its data overlaps the data of {brief(before)} by {at - tensor.begin} bytes"
             faults.append(HeaderFault(problem, Code.DATA_OVERLAP, tensor.name, hides_data=True))
         elif tensor.begin > at and complete:
-            problem = f"a hole of {tensor.begin - at} bytes lies before its data"
+            problem = f"there is a gap of {tensor.begin - at} bytes before its data"
             faults.append(HeaderFault(problem, Code.DATA_HOLE, tensor.name))
         if tensor.end > at:
             at, before = tensor.end, tensor.name
@@ -187,11 +189,11 @@ def _coverage_faults(tensors: list[Tensor], start: int, complete: bool) -> list[
 def _size_faults(tensors: list[Tensor], start: int, file_size: int) -> list[HeaderFault]:
     end = max((t.end for t in tensors), default=start)
     if end < file_size:
-        problem = f"{file_size - end} bytes follow the last tensor: the file is {file_size}, not {end} bytes"
+        problem = f"{file_size - end} bytes follow the last tensor: the file has {file_size} bytes, not {end}"
         return [HeaderFault(problem, Code.TRAILING_BYTES)]
     if end == file_size:
         return []
-    first = f"the file is {file_size} bytes, its header needs {end}: {end - file_size} bytes are missing"
+    first = f"the file has {file_size} bytes, but its header needs {end}: {end - file_size} bytes are missing"
     past = f"past the end of the file ({file_size} bytes)"
     return [HeaderFault(first, Code.TRUNCATED)] + [
         HeaderFault(f"ends at byte {t.end}, {past}", Code.TRUNCATED, t.name, hides_data=True)

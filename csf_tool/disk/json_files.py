@@ -78,7 +78,7 @@ def faults_of(name: str) -> Iterator[None]:
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise ValueError(f"key {brief(first_repeated(pairs))} stands twice in one object")
+        raise ValueError(f"key {brief(first_repeated(pairs))} appears twice in one object")
     return result
 
 
@@ -117,7 +117,7 @@ def has_half_characters(document: Any) -> bool:
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"{brief(text)} is a number that no reader can hold, and no writer writes")
+        raise ValueError(f"{brief(text)} is a number that no reader can store and no writer writes")
     return number
 
 
@@ -136,7 +136,7 @@ def render_json(document: Any) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         line = text[text.rfind("\n", 0, error.start) + 1 : text.find("\n", error.start)].strip(" ,")
-        problem = f"a file name that is no UTF-8 cannot stand in JSON, as in {line}: rename the file"
+        problem = f"JSON cannot hold a file name that is not UTF-8, such as {line}: rename the file"
         raise CheckpointError(problem, Code.UNUSABLE_NAME) from error
 
 

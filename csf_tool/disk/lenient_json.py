@@ -62,13 +62,15 @@ def parse_lenient(raw: bytes, name: str) -> Lenient:
         repeating = Repeating(result)
         repeating.key = first_repeated(pairs)
         key = brief(repeating.key)
-        found["key"] = f"key {key} stands twice in one object: readers take the last, the first, or neither"
+        found["key"] = (
+            f"key {key} appears twice in one object: some readers use the first, some the last, and some refuse it"
+        )
         return repeating
 
     def whole(text: str) -> float:
         if len(text) <= _MAX_DIGITS:
             return int(text)
-        found["number"] = f"has a number of {len(text):,} digits, which Python's reader refuses"
+        found["number"] = f"has a number with {len(text):,} digits, which Python refuses to read"
         return float(text)
 
     with faults_of(name):
@@ -79,5 +81,5 @@ def parse_lenient(raw: bytes, name: str) -> Lenient:
         value = json.loads(text, object_pairs_hook=an_object, parse_constant=_CONSTANTS.get, parse_int=whole)
         refuse_deep(value, text, MAX_DEPTH)
         if "\\u" in text and has_half_characters(value):
-            found["half"] = "an escape writes half a character (a lone surrogate), which not every reader takes"
+            found["half"] = "an escape writes half a character (a lone surrogate), which some readers refuse"
     return Lenient(value, list(found.values()))

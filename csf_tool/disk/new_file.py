@@ -141,7 +141,7 @@ class NewFile:
     def _give_name(self) -> None:
         if self._target.exists() and not self._replace:
             if not self._is_there():
-                raise FileExistsError(0, "a file of that name appeared meanwhile")
+                raise FileExistsError(0, "another process has made a file of that name")
             self._discard()
             return
         self._on_complete(self._temporary)

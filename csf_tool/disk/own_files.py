@@ -52,7 +52,7 @@ def require_plain(folder: Path) -> None:
         except OSError:
             continue
         if not is_right(status.st_mode):
-            problem = "has the name of csf-tool's journal, and is none: remove it, or give another folder"
+            problem = "has the name of csf-tool's journal, but is something else: remove it, or give another folder"
             raise UsageError(problem, Code.JOURNAL_TAKEN, str(path))
 
 

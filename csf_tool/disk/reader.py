@@ -39,7 +39,7 @@ def file_size(path: Path, name: str) -> int:
     except OSError as error:
         raise reading_fault(name, error) from error
     if not stat.S_ISREG(status.st_mode):
-        raise CheckpointError("cannot be a file: a folder, a pipe or a device has that name", Code.NOT_A_FILE, name)
+        raise CheckpointError("is not a file, but a folder, a pipe or a device", Code.NOT_A_FILE, name)
     return status.st_size
 
 
@@ -148,7 +148,9 @@ class RandomReader(Reader):
                 got = self._file.readinto(view[done : done + CHUNK_BYTES])  # type: ignore[attr-defined]
                 if not got:
                     short = f"ends at byte {begin + done}, {len(view) - done} bytes short"
-                    raise CheckpointError(f"{short}: it shrank while it was read", Code.FILE_SHRANK, self.name)
+                    raise CheckpointError(
+                        f"{short}: it became shorter while csf-tool read it", Code.FILE_SHRANK, self.name
+                    )
                 done += got
         except OSError as error:
             raise reading_fault(self.name, error) from error
@@ -174,9 +176,9 @@ class RandomReader(Reader):
 def reading_fault(name: str, error: OSError) -> CheckpointError | EnvironmentFault:
     """The error to raise when the system cannot open or read a file."""
     if isinstance(error, FileNotFoundError):
-        return CheckpointError("not there (missing, or a link to a missing blob)", Code.MISSING_FILE, name)
+        return CheckpointError("is missing, or is a link to a missing file", Code.MISSING_FILE, name)
     if error.errno in NO_SUCH_FILE:
-        return CheckpointError(f"cannot be a file: {error.strerror}", Code.NOT_A_FILE, name)
+        return CheckpointError(f"is not a file: {error.strerror}", Code.NOT_A_FILE, name)
     return EnvironmentFault(f"cannot be read: {error.strerror or error}", file=name)
 
 
@@ -224,7 +226,7 @@ def read_document(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> bytes:
         EnvironmentFault: the operating system cannot read it.
     """
     if (nbytes := file_size(path, name)) > limit:
-        raise CheckpointError(f"{nbytes} bytes of text, more than the {limit} that are read", Code.TOO_LARGE, name)
+        raise CheckpointError(f"has {nbytes} bytes of text, but csf-tool reads at most {limit}", Code.TOO_LARGE, name)
     try:
         return path.read_bytes()
     except OSError as error:

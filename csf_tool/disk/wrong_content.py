@@ -15,8 +15,8 @@ _XET_POINTER = b"# xet version"
 _QUOTED_CHARACTERS = 80
 
 _FORMATS = {
-    b"PK\x03\x04": "a ZIP archive, as torch's .bin and .pt files are",
-    b"\x80\x02": "a Python pickle, as torch's old .bin files are",
+    b"PK\x03\x04": "a ZIP archive, like torch's .bin and .pt files",
+    b"\x80\x02": "a Python pickle, like torch's old .bin files",
     b"GGUF": "a GGUF file (llama.cpp)",
     b"\x89HDF": "an HDF5 file",
     b"\x93NUMPY": "a numpy .npy file",
@@ -56,7 +56,7 @@ def wrong_content(head: bytes, wanted: str) -> Finding | None:
     if packed := _packed(head):
         return Finding(f"is {packed}, not {wanted}: unpack it first", Code.OTHER_FORMAT)
     if len(head) >= 8 and not any(head):
-        problem = "begins with zeros: a download made room for it and never filled it; download it again"
+        problem = "begins with zeros: a download reserved its space and never wrote its content; download it again"
         return Finding(problem, Code.NEVER_FILLED)
     message = _text(head, wanted)
     return Finding(message, Code.SAVED_MESSAGE) if message else None
@@ -82,7 +82,7 @@ def _pointer(head: bytes) -> str | None:
         remedy = "download the file again, with `hf download`"
     else:
         return None
-    return f"is a {kind} pointer, not the file itself (it stands for {promised}): {remedy}"
+    return f"is a {kind} pointer, not the file itself (it points to {promised}): {remedy}"
 
 
 def _text(head: bytes, wanted: str) -> str | None:
@@ -99,4 +99,4 @@ def _text(head: bytes, wanted: str) -> str | None:
         return None
     quoted = text.splitlines()[0][:_QUOTED_CHARACTERS]
     what = "JSON text" if is_json else "text"
-    return f"is {what}, not {wanted}: an error message that was saved? It begins {quoted!r}; download it again"
+    return f"is {what}, not {wanted}: probably a saved error message. It begins {quoted!r}; download it again"

@@ -38,7 +38,7 @@ class Tally:
     """Planes that the engine has no use for."""
 
     def __str__(self) -> str:
-        left = f" (and passed over {self.passed_over:,})" if self.passed_over else ""
+        left = f" (and skipped {self.passed_over:,})" if self.passed_over else ""
         sizes = f"{size(self.stored_bytes)} to {size(self.dense_bytes)} of block scales"
         return f"decoded {self.planes:,} CSF planes{left}, {sizes}, in {self.seconds:.2f} s"
 

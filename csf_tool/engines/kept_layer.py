@@ -60,12 +60,12 @@ class KeptLayer:
         shapes = self.group.shapes(self._ranks)
         for name, parameter, shape in zip(SCALES, parameters, shapes, strict=True):
             if parameter is None or parameter.dtype.itemsize != 1:
-                return f"the layer has no {name} of bytes"
+                return f"the layer has no byte tensor {name}"
             if tuple(parameter.shape) != shape:
-                return f"its {name} is {list(parameter.shape)}, not {list(shape)} as in the checkpoint"
+                return f"its {name} is {list(parameter.shape)}, but the checkpoint has {list(shape)}"
         room = [e * _product(tiles.padded_shape(rows, cols)) for e, rows, cols in shapes] if self._padded else None
         if not self._workspace.lay(parameters, room):
-            return "the workspace cannot grow any more"
+            return "the workspace cannot grow any further"
         return None
 
     def fill(self, layer: Any) -> None:
@@ -103,7 +103,7 @@ class KeptLayer:
         for parameter in parameters:
             if self._workspace.holds(parameter):
                 parameter.data = parameter.data.clone()
-        return "its scales are in no layout that csf-tool writes"
+        return "its scales are in a layout that csf-tool does not write"
 
     def finish(self, layer: Any) -> bool:
         """Whether the parameters still lie in the workspace; if the engine has moved them, nothing is compressed."""

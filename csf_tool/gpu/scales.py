@@ -131,7 +131,7 @@ def _prepare(
     if any(t.device != device for t in (*streams, *per_plane)):
         raise ValueError(f"all streams must be on one device; the first fixed stream is on {device}")
     if len(streams) not in (1, len(per_plane)):
-        raise ValueError(f"{len(streams)} fixed streams, but {len(per_plane)} planes have exceptions")
+        raise ValueError(f"there are {len(streams)} fixed streams, but {len(per_plane)} planes have exceptions")
     joined = torch.cat([stream.reshape(-1) for stream in streams])
     words = torch.cat([words.reshape(-1).view(torch.int32) for words in per_plane])
     return prepare_csf_scales(fmt, joined, words, [len(w) for w in per_plane], rows=rows, cols=cols)
@@ -264,7 +264,7 @@ def _require_scales(scales: CsfScales, fmt: CsfFormat | None = None) -> None:
     if not isinstance(scales, CsfScales):
         raise TypeError(f"scales must be prepared CsfScales, not {type(scales).__name__}")
     if fmt and scales.format != fmt:
-        raise ValueError(f"these are {scales.format.title} scales, not {fmt.title}")
+        raise ValueError(f"the scales are {scales.format.title}, not {fmt.title}")
 
 
 def _check_workspace(scales: CsfScales, out: torch.Tensor, size: int) -> None:
@@ -272,11 +272,11 @@ def _check_workspace(scales: CsfScales, out: torch.Tensor, size: int) -> None:
         kind = out.dtype if isinstance(out, torch.Tensor) else type(out).__name__
         raise TypeError(f"out must be a tensor of bytes (uint8 or float8), not {kind}")
     if out.device != scales.device:
-        raise ValueError(f"out is on {out.device}, the scales are on {scales.device}")
+        raise ValueError(f"out is on {out.device}, but the scales are on {scales.device}")
     if not out.is_contiguous():
         raise ValueError("out must be contiguous")
     if out.numel() < size:
-        raise ValueError(f"out has {out.numel()} bytes, the dense scales take {size}")
+        raise ValueError(f"out has {out.numel()} bytes, but the dense scales need {size}")
 
 
 def _check_expert_start(scales: CsfScales, expert_start: torch.Tensor) -> None:
@@ -284,9 +284,9 @@ def _check_expert_start(scales: CsfScales, expert_start: torch.Tensor) -> None:
         kind = expert_start.dtype if isinstance(expert_start, torch.Tensor) else type(expert_start).__name__
         raise TypeError(f"expert_start must be an int32 or int64 tensor, not {kind}")
     if expert_start.device != scales.device:
-        raise ValueError(f"expert_start is on {expert_start.device}, the scales are on {scales.device}")
+        raise ValueError(f"expert_start is on {expert_start.device}, but the scales are on {scales.device}")
     if expert_start.shape != (scales.experts + 1,):
         shape = tuple(expert_start.shape)
-        raise ValueError(f"expert_start has shape {shape}, {scales.experts} experts need ({scales.experts + 1},)")
+        raise ValueError(f"expert_start has shape {shape}, but {scales.experts} experts need ({scales.experts + 1},)")
     if not expert_start.is_contiguous():
         raise ValueError("expert_start must be contiguous")

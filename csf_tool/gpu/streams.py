@@ -63,12 +63,14 @@ class CsfStreams:
         expected = len(counts) * fmt.fixed_bytes(rows, cols)
         if fixed.numel() != expected:
             planes = f"{len(counts)} planes of {rows}x{cols}"
-            raise ValueError(f"fixed streams have {fixed.numel()} bytes, {planes} take {expected}")
+            raise ValueError(f"fixed streams have {fixed.numel()} bytes, but {planes} need {expected}")
         words = exceptions.reshape(-1).view(torch.int32)
         if len(words) != sum(counts):
-            raise ValueError(f"{len(words)} exceptions, but the planes have {sum(counts)}")
+            raise ValueError(f"there are {len(words)} exceptions, but the planes have {sum(counts)}")
         if len(words) > _MAX_EXCEPTIONS:
-            raise ValueError(f"{len(words)} exceptions; a stack may have {_MAX_EXCEPTIONS}: split it")
+            raise ValueError(
+                f"there are {len(words)} exceptions, but a stack can have at most {_MAX_EXCEPTIONS}: split it"
+            )
         slabs = fixed.reshape(len(counts), rows // SLAB_ROWS, fmt.slab_bytes(cols))
         return cls(fmt, rows, cols, slabs, Exceptions(words, counts))
 
@@ -145,7 +147,7 @@ def require_geometry(fmt: CsfFormat, rows: int, cols: int) -> None:
         ValueError: it has not.
     """
     if fault := fmt.geometry_fault(rows, cols):
-        raise ValueError(f"{fmt.title} CSF cannot hold the planes: {fault}")
+        raise ValueError(f"{fmt.title} CSF cannot store the planes: {fault}")
 
 
 def _check_fixed(fmt: CsfFormat, fixed: torch.Tensor, cols: int) -> None:

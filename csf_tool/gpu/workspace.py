@@ -20,10 +20,10 @@ class ScaleWorkspace:
             ValueError: there are no stacks, they are on several devices, or there is no such layout.
         """
         if not stacks:
-            raise ValueError("a workspace needs the stacks that it is for")
+            raise ValueError("a workspace needs at least one stack")
         devices = {stack.device for stack in stacks}
         if len(devices) > 1:
-            raise ValueError(f"stacks on {', '.join(sorted(map(str, devices)))}: a workspace is on one device")
+            raise ValueError(f"stacks on {', '.join(sorted(map(str, devices)))}, but a workspace is on one device")
         self.layout: DenseLayout = layout
         nbytes = max(stack.workspace_bytes(layout) for stack in stacks)
         self.buffer = torch.empty(nbytes, dtype=torch.uint8, device=stacks[0].device)

@@ -41,7 +41,7 @@ def what_is_cached(name: HubName) -> str:
     commit = _commit_of(here, revision)
     if commit in here.commits:
         return _state(snapshot_folder(name.repo_id, commit))
-    known = f"knows {revision} as {commit}, and has no file of it" if commit else f"has nothing of {revision}"
+    known = f"knows {revision} as {commit}, but has no file of it" if commit else f"has nothing of {revision}"
     unset = "unset HF_HUB_OFFLINE, or " if constants.HF_HUB_OFFLINE else ""
     return f"the Hub cache {known}: {unset}fetch it first with {here.download}{here.complete_others()}"
 
@@ -55,7 +55,7 @@ def _state(root: Path) -> str:
     missing = missing_shards(checkpoint)
     if lacks := next((p.problem for p in checkpoint.problems if p.file in missing), None):
         return lacks
-    return f"the Hub cache has all of its shards: HF_HUB_OFFLINE=1 goes by these alone, or give {root}"
+    return f"the Hub cache has all of its shards: to use only these, set HF_HUB_OFFLINE=1 or give {root}"
 
 
 def _commit_of(here: Snapshot, revision: str) -> str | None:

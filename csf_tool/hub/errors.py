@@ -162,7 +162,7 @@ def asked_wait(error: Refused) -> int | None:
 def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
     """The error to raise for what huggingface_hub raised: what is wrong, and what to do."""
     if isinstance(error, OfflineModeIsEnabled):
-        return EnvironmentFault(f"{ref}: offline mode keeps the network out (HF_HUB_OFFLINE)")
+        return EnvironmentFault(f"{ref}: the network is off, because HF_HUB_OFFLINE is set")
     if isinstance(error, HFValidationError):
         return UsageError(f"{ref}: cannot be the name of a repository or revision: {_first_line(error)}")
     if isinstance(error, Refused):
@@ -175,7 +175,7 @@ def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
         )
     if isinstance(error, NetworkError | WrongLength):
         return EnvironmentFault(
-            f"{ref}: no whole answer in {count(tries, 'try')}, the last time: {_first_line(error)}: "
+            f"{ref}: no complete answer in {count(tries, 'try')}. The last error: {_first_line(error)}: "
             f"check the network, the proxy and HF_ENDPOINT (now {_without_password(ref.endpoint)})"
         )
     if isinstance(error, OSError) and error.strerror:
@@ -198,10 +198,10 @@ def is_out_of_reach(error: EnvironmentFault) -> bool:
 
 def no_hub(ref: HubRef, how: str) -> EnvironmentFault:
     """The error to raise where an answer is none that a Hub gives, or none can be asked for with these settings."""
-    remedy = "check HF_ENDPOINT, HF_TOKEN and other HF_ variables, the proxy, and whether a login page is in between"
-    return EnvironmentFault(
-        f"{ref}: {ref.endpoint} cannot be asked, or does not answer as a Hub does ({how}): {remedy}"
+    remedy = (
+        "check HF_ENDPOINT, HF_TOKEN and other HF_ variables, the proxy, and whether a login page answers in its place"
     )
+    return EnvironmentFault(f"{ref}: {ref.endpoint} cannot be reached, or does not answer like a Hub ({how}): {remedy}")
 
 
 def _refused(error: Refused, ref: HubRef, tries: int) -> CsfToolError:
@@ -215,7 +215,7 @@ def _refused(error: Refused, ref: HubRef, tries: int) -> CsfToolError:
     if error.kind == "RevisionNotFound":
         return UsageError(f"{ref}: the repository has no such branch, tag or commit: {page}/tree/main lists them")
     if error.kind == "EntryNotFound":
-        problem = "the Hub lists the file and answers that it is not there"
+        problem = "the Hub lists the file, but answers that it does not exist"
         return CheckpointError(problem, Code.HUB_LACKS_FILE, str(ref))
     if status == 401:
         return EnvironmentFault(
@@ -229,20 +229,20 @@ def _refused(error: Refused, ref: HubRef, tries: int) -> CsfToolError:
         )
     if status == 403:
         return EnvironmentFault(
-            f"{ref}: access is refused (403: {reason}): ask at {page} for it, or use a token that has it"
+            f"{ref}: access is refused (403: {reason}): request access at {page}, or use a token that has access"
         )
     if status == 429:
         wait = asked_wait(error)
         when = f"in {wait} seconds" if wait is not None else "later"
         return EnvironmentFault(
-            f"{ref}: too many requests (429) in {count(tries, 'try')}: run it again {when}; "
-            "logged-in users have a higher limit"
+            f"{ref}: too many requests (429) in {count(tries, 'try')}: run the command again {when}; "
+            "the limit is higher after `hf auth login`"
         )
     if status >= 500:
         return EnvironmentFault(
-            f"{ref}: the server failed {count(tries, 'time')}, the last time with {status}: run it again later"
+            f"{ref}: the server failed {count(tries, 'time')}, last with status {status}: run the command again later"
         )
-    return EnvironmentFault(f"{ref}: the server answers {status}: {reason}")
+    return EnvironmentFault(f"{ref}: the server answers with status {status}: {reason}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -44,7 +44,7 @@ class HubName:
         name = _without_scheme(text.strip()).removesuffix("/")
         match = _NAME.fullmatch(repository_of(name) if is_address(name) or is_path_of_page(name) else name)
         if not match:
-            raise UsageError(f"{text}: is no repository on the Hub: {_HOW_TO_NAME}")
+            raise UsageError(f"{text}: is not the name of a repository on the Hub: {_HOW_TO_NAME}")
         return cls(match["repo"], match["revision"])
 
 
@@ -78,10 +78,12 @@ def find_source(argument: str, tell: Callable[[str], None]) -> "Path | HubRepo":
     except CsfToolError as error:
         if is_surely:
             raise
-        problem = f"{error.problem} (nothing here is called {name}, so the Hub was asked)"
+        problem = f"{error.problem} (there is no local {name}, so csf-tool asked the Hub)"
         raise type(error)(problem, error.code, error.file, error.tensor) from error
     if not repo.files:
-        tell(f"{repo}: its shards are all in the cache, so the Hub is not asked, nor for files that it lacks")
+        tell(
+            f"{repo}: all of its shards are in the cache, so csf-tool does not ask the Hub, not even for missing files"
+        )
     return repo
 
 

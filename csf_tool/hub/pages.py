@@ -39,7 +39,7 @@ def repository_of(address: str) -> str:
         raise UsageError(f"{address}: is {_OTHERS[first]}, not a model: give org/name of a model's repository")
     match = _PAGE.fullmatch(path) or _TAB.fullmatch(path)
     if not match:
-        raise UsageError(f"{address}: is no page of a model's repository: give org/name, or org/name@revision")
+        raise UsageError(f"{address}: is not a page of a model's repository: give org/name, or org/name@revision")
     revision = unquote(match.groupdict().get("revision") or "")
     return f"{match['repo']}@{revision}" if revision else match["repo"]
 
@@ -53,11 +53,11 @@ def _path_of(address: str) -> str:
         found = urlsplit(text)
         host = (found.hostname or "").lower()
     except ValueError as error:
-        raise UsageError(f"{address}: is no address of a page: {error}") from error
+        raise UsageError(f"{address}: is not the address of a page: {error}") from error
     if endpoint.netloc and found.netloc.lower() == endpoint.netloc.lower():
         return found.path.removeprefix(endpoint.path)
     if host not in _HOSTS:
         site = f"{found.scheme}://{found.netloc}"
         problem = f"{address}: is not on the Hub: give org/name, a page of huggingface.co or a path here"
-        raise UsageError(f"{problem}; HF_ENDPOINT={site} asks there, where it is a mirror of the Hub")
+        raise UsageError(f"{problem}; if it is a mirror of the Hub, set HF_ENDPOINT={site}")
     return found.path

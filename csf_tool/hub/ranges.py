@@ -151,7 +151,9 @@ class Ranges:
         is_hub = urlsplit(url)[:2] == urlsplit(self._ref.endpoint)[:2]
         mine = build_hf_headers(token=None if is_hub else False, library_name="csf-tool", library_version=__version__)
         if not mine.get("authorization", "").isascii() or not mine.get("authorization", "").isprintable():
-            problem = "the token (HF_TOKEN, or of `hf auth login`) has characters that no token has: set it again"
+            problem = (
+                "the token (HF_TOKEN, or of `hf auth login`) contains characters that are not allowed: set it again"
+            )
             raise EnvironmentFault(f"{self._ref}: {problem}")
         headers = mine | {"Accept-Encoding": "identity"} | headers
         asked = get_session().stream("GET", url, headers=headers, follow_redirects=False, timeout=timeout)
@@ -170,7 +172,9 @@ class Ranges:
             raise Refused(status, response.headers, body)
         encoding = response.headers.get("Content-Encoding", "identity")
         if encoding != "identity":
-            raise EnvironmentFault(f"{self._ref}: the answer is encoded as {encoding[:40]}, unasked")
+            raise EnvironmentFault(
+                f"{self._ref}: the answer is encoded as {encoding[:40]}, which csf-tool did not ask for"
+            )
 
     def _read(self, response: Any, most: int, *, cut: bool = False) -> bytes:
         """The body of an answer, up to `most` bytes; of what is longer no more is read."""
@@ -186,7 +190,9 @@ class Ranges:
                     raise WrongLength(f"{len(data) - had} bytes in {policy.slow_seconds:.0f} seconds")
                 since, had = time.monotonic(), len(data)
         if len(data) > most and not cut:
-            raise EnvironmentFault(f"{self._ref}: {self._ref.endpoint} answers with more than {most} bytes: not read")
+            raise EnvironmentFault(
+                f"{self._ref}: {self._ref.endpoint} answers with more than {most} bytes, which csf-tool does not read"
+            )
         return bytes(data[:most])
 
     def _check_listed(self, file: HubFile, response: Any) -> None:
@@ -199,7 +205,7 @@ class Ranges:
         for header, wanted in expected.items():
             found = response.headers.get(header)
             if found is not None and wanted is not None and found.removeprefix("W/").strip('"') != wanted:
-                raise self._changed(file, f"{header} is {found[:100]}, the listing says {wanted}")
+                raise self._changed(file, f"{header} is {found[:100]}, but the listing has {wanted}")
 
     def _body(self, file: HubFile, response: Any, begin: int, end: int) -> bytes:
         """The body of an answer, once its headers promise exactly the range. Of any other nothing is read."""
@@ -216,21 +222,21 @@ class Ranges:
         etag = response.headers.get("ETag", "")
         known = self._etags.setdefault(str(response.url), etag)
         if etag != known:
-            raise self._changed(file, f"its ETag is {etag[:100]} now, it was {known[:100]}")
+            raise self._changed(file, f"its ETag is {etag[:100]} now, but was {known[:100]}")
         data = self._read(response, end - begin + 1, cut=True)
         if len(data) != end - begin:
             found = "more" if len(data) > end - begin else len(data)
-            raise WrongLength(f"{found} bytes for a range of {end - begin}")
+            raise WrongLength(f"{found} bytes arrived for a range of {end - begin}")
         return data
 
     def _check_range(self, file: HubFile, said: str, begin: int, end: int) -> None:
         """Check what an answer says that it is a part of."""
         match = re.fullmatch(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", said)
         if not match or (int(match[1]), int(match[2])) != (begin, end - 1):
-            asked = f"asked for bytes {begin}-{end - 1}, the answer is {said[:100] or 'no range'}"
+            asked = f"the answer to a request for bytes {begin}-{end - 1} is {said[:100] or 'no range'}"
             raise EnvironmentFault(f"{self._ref}: {file.name}: {asked}")
         if match[3] not in ("*", str(file.size)):
-            raise self._changed(file, f"it is {match[3]} bytes now, it was listed with {file.size}")
+            raise self._changed(file, f"it has {match[3]} bytes now, but was listed with {file.size}")
 
     def _changed(self, file: HubFile, how: str) -> EnvironmentFault:
         return EnvironmentFault(f"{self._ref}: {file.name}: changed between two requests ({how}): start again")

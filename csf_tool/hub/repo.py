@@ -69,7 +69,7 @@ class HubRepo:
             if is_safe_relative(file.name):
                 self.files[file.name] = file
             else:
-                text = "its name is no plain path inside the repository: left out"
+                text = "its name is not a plain path inside the repository: left out"
                 self.problems.warn(text, Code.UNSAFE_NAME, file.name)
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class HubRepo:
         names = [name for name in self.files if any(layout.is_document(name) for layout in LAYOUTS)]
         for name in names:
             if self.files[name].size > MAX_JSON_BYTES:
-                problem = f"{self.files[name].size} bytes of text, more than the {MAX_JSON_BYTES} that are read"
+                problem = f"{self.files[name].size} bytes of text, but csf-tool reads at most {MAX_JSON_BYTES}"
                 raise CheckpointError(problem, Code.TOO_LARGE, name)
         self._fetch(names)
 
@@ -155,7 +155,7 @@ class HubRepo:
         else:
             found, where = self._download(file, path), "as it was fetched"
         if found != digest:
-            problem = f"{algorithm} of the file {where} is {found}, the Hub lists {digest}: it is not used"
+            problem = f"{algorithm} of the file {where} is {found}, but the Hub lists {digest}: it is not used"
             raise CheckpointError(problem, Code.HASH_DIFFERS, file.name)
 
     def _download(self, file: HubFile, path: Path) -> str:
@@ -181,7 +181,7 @@ class HubRepo:
                 _link(path, blob)
             return found
         except OSError as error:
-            text = f"{ref}: cannot be put into the cache: {error.filename or blob}: {error.strerror or error}"
+            text = f"{ref}: cannot be written to the cache: {error.filename or blob}: {error.strerror or error}"
             raise EnvironmentFault(text) from error
         finally:
             with suppress(OSError):
@@ -248,12 +248,12 @@ def _parse_listing(raw: bytes, ref: HubRef) -> tuple[str, list[Any]]:
     try:
         info = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise no_hub(ref, f"the listing is no JSON: {brief(raw[:_SHOWN_BYTES])}") from error
+        raise no_hub(ref, f"the listing is not JSON: {brief(raw[:_SHOWN_BYTES])}") from error
     if not isinstance(info, dict) or not isinstance(entries := info.get("siblings") or [], list):
         raise no_hub(ref, f"the listing is {brief(info)}")
     commit = info.get("sha")
     if not commit:
-        raise UsageError(f"{ref}: the Hub names no commit for it: it is empty")
+        raise UsageError(f"{ref}: is empty: the Hub names no commit of it")
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise no_hub(ref, f"the commit is {brief(commit)}")
     return commit, entries

@@ -120,5 +120,5 @@ class NetworkThreads:
         now = time.monotonic()
         for answer, (until, whose) in list(self._silent.items()):
             if now > until:
-                text = f"{whose} has not begun to answer within {LONGEST_SILENCE:.0f} seconds: check the network"
+                text = f"{whose} has not started to answer within {LONGEST_SILENCE:.0f} seconds: check the network"
                 answer.give(error=EnvironmentFault(text))

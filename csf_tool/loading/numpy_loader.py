@@ -31,7 +31,7 @@ def numpy_dtype(tensor: LogicalTensor) -> np.dtype[Any]:
         ml_dtypes = importlib.import_module("ml_dtypes")
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{escape(tensor.name)}: numpy has no dtype for {tensor.dtype}: install ml_dtypes, or open it for pt"
+            f"{escape(tensor.name)}: numpy has no dtype for {tensor.dtype}: install ml_dtypes, or use framework 'pt'"
         ) from error
     dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, known.ml_dtypes))
     return dtype

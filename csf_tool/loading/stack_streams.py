@@ -63,6 +63,6 @@ def check(streams: CsfStreams, planes: Sequence[StackPlane]) -> None:
                 if isinstance(plane, Plane):
                     readers.streams(plane).require_decodable()
         raise EnvironmentFault(
-            f"{_plane_of(planes[0]).name} and others: the device finds that {fault}, the CPU does not: do not trust "
-            "this device or its driver"
+            f"{_plane_of(planes[0]).name} and others: the device finds that {fault}, but the CPU does not: "
+            "do not trust this device or its driver"
         ) from fault

@@ -96,7 +96,7 @@ def read_stack(
     check_type("layer", layer, int, str)
     wanted = _wanted(projection, order)
     if not 0 <= tp_rank < tp_size:
-        raise UsageError(f"tp_rank {tp_rank} of tp_size {tp_size}: ranks count from 0")
+        raise UsageError(f"tp_rank {tp_rank} of tp_size {tp_size}: give a rank from 0 to tp_size - 1")
     checkpoint, target = opened(checkpoint), torch_device(device)
     planes = _layer_planes(checkpoint, layer)
     stacks = [_stack_planes(checkpoint, planes, layer, role) for role in wanted]
@@ -179,7 +179,7 @@ def _layer_planes(checkpoint: Checkpoint, layer: int | str) -> list[AnyPlane]:
         raise UsageError(f"{checkpoint.label}: has no block scales of experts in layer {escape(layer)}")
     if len(groups) > 1:
         names = ", ".join(sorted(map(escape, groups)))
-        raise UsageError(f"{checkpoint.label}: {escape(layer)} may be {names}: give one of these names as the layer")
+        raise UsageError(f"{checkpoint.label}: {escape(layer)} may mean {names}: give one of these names as the layer")
     return next(iter(groups.values()))
 
 
@@ -191,13 +191,15 @@ def _stack_planes(checkpoint: Checkpoint, planes: Sequence[AnyPlane], layer: int
     total = max(expert.number for expert, _ in places) + 1
     if len(by_expert) < total:
         first = next(expert for expert in range(total) if expert not in by_expert)
-        problem = f"{what}: {total - len(by_expert)} of {total} experts have no block scales, {first} first"
+        problem = (
+            f"{what}: {total - len(by_expert)} of {total} experts have no block scales, for example expert {first}"
+        )
         raise CheckpointError(problem, Code.NO_STACK, checkpoint.label)
     stack = [by_expert[expert] for expert in range(total)]
     for plane in stack:
         if _kind(plane) != _kind(stack[0]):
-            names = f"{escape(plane.name)} is {_kind(plane)}, {escape(stack[0].name)} {_kind(stack[0])}"
-            raise CheckpointError(f"{what}: {names}: no stack", Code.NO_STACK, checkpoint.label)
+            names = f"{escape(plane.name)} is {_kind(plane)}, but {escape(stack[0].name)} is {_kind(stack[0])}"
+            raise CheckpointError(f"{what}: {names}: they cannot form a stack", Code.NO_STACK, checkpoint.label)
     return stack
 
 

@@ -29,5 +29,5 @@ def share(plane: AnyPlane, role: Role | None, tp: int) -> Share:
     by_columns = is_cut_by_columns(role)
     whole, noun = (plane.cols, "columns") if by_columns else (plane.rows, "rows")
     rows, cols = (plane.rows, whole // tp) if by_columns else (whole // tp, plane.cols)
-    fault = f"{whole} {noun} by {tp}" if whole % tp else plane.fmt.geometry_fault(rows, cols)
+    fault = f"{whole} {noun} are not a multiple of {tp}" if whole % tp else plane.fmt.geometry_fault(rows, cols)
     return Share(plane.rows, plane.cols, fault) if fault else Share(rows, cols)

@@ -229,7 +229,7 @@ def no_tensor(checkpoint: Checkpoint, tensors: Mapping[str, LogicalTensor], name
     check_type("name", name, str)
     stream = parse_stream_name(name)
     if stream and stream.scale in tensors:
-        hint = f": it is a stream of {escape(stream.scale)}: ask for that"
+        hint = f": it is a stream of {escape(stream.scale)}: ask for that tensor"
     else:
         hint = escape(did_you_mean(name, tensors))
     return Misused(f"{checkpoint.label}: has no tensor {escape(name)}{hint}")
@@ -291,7 +291,7 @@ def _loader(framework: str, device: "torch.device | str | int") -> _Loader[Any]:
     if framework not in _NP:
         raise Misused(f"framework {framework!r}: give pt or np")
     if device != "cpu":
-        raise Misused(f"device {device}: numpy arrays are on the CPU alone")
+        raise Misused(f"device {device}: numpy arrays are only on the CPU")
     return NumpyLoader()
 
 

@@ -34,7 +34,7 @@ def torch_device(device: torch.device | str | int) -> torch.device:
     try:
         target = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise UsageError(f"device {escape(device)}: torch knows none of that name") from error
+        raise UsageError(f"device {escape(device)}: torch knows no such device") from error
     if target.type == "cuda" and (reason := why_no_gpu(str(target))):
         raise EnvironmentFault(f"device {target}: {reason}")
     return target
@@ -52,7 +52,9 @@ def empty_tensors(tensor: LogicalTensor, n: int, device: torch.device) -> torch.
         raise UsageError(f"{escape(tensor.name)}: torch has no dtype for {escape(tensor.dtype)}")
     if tensor.dtype == "F4":
         if not shape or shape[-1] % 2:
-            raise UsageError(f"{escape(tensor.name)}: torch packs F4 in pairs, its shape is {list(shape)}")
+            raise UsageError(
+                f"{escape(tensor.name)}: torch packs F4 in pairs, which its shape {list(shape)} does not allow"
+            )
         shape = (*shape[:-1], shape[-1] // 2)
     return torch.empty((n, *shape), dtype=dtype, device=device)
 

@@ -163,7 +163,8 @@ def _nothing_called(
 ) -> str:
     """Why a pattern means no plane, with a glob or a name that does."""
     if ending:
-        return f"{len(ending):,} planes end with {pattern!r}, as {ending[0].name!r}: give more of it, or '*.{pattern}'"
+        found = f"{len(ending):,} planes end with {pattern!r}, for example {ending[0].name!r}"
+        return f"{found}: give a longer name, or '*.{pattern}'"
     names = [plane.name for plane in planes] or [other.scale.tensor.name for other in checkpoint.other_scales]
     what, glob = "plane" if planes else "scale", f"*{pattern.strip('*')}*"
     if pattern in checkpoint.plane_table.stored.row_of:
@@ -172,7 +173,7 @@ def _nothing_called(
         return f"no {what} is called {pattern!r}; did you mean {glob!r}?"
     if near := nearest(pattern, [*names, *map(module_of, names)], 1):
         return f"no {what} is called {pattern!r}; did you mean {near[0]!r}?"
-    return f"no {what} is called {pattern!r}, as {names[0]!r} is"
+    return f"no {what} is called {pattern!r}; one of them is {names[0]!r}"
 
 
 def inspect_plane(plane: Plane | DensePlane) -> Inspected:

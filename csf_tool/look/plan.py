@@ -152,7 +152,7 @@ def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: i
         raise UsageError(f"{checkpoint.label}: holds no CSF planes, so there is nothing to keep compressed")
     groups = _stacks_of(checkpoint.planes, checkpoint.experts)
     if resident is not None and not 0 < resident <= len(groups):
-        raise UsageError(f"{checkpoint.label}: has {len(groups)} stacks, {resident} cannot be resident")
+        raise UsageError(f"{checkpoint.label}: has only {len(groups)} stacks, so {resident} cannot stay in GPU memory")
     plan = _plan(checkpoint, groups, resident, tp)
     if gpu_memory is None:
         return plan

@@ -73,9 +73,9 @@ def place_of(tensor: LogicalTensor, offset: int) -> str:
 def mismatch(ours: LogicalTensor, theirs: LogicalTensor) -> str | None:
     """Why two tensors of one name cannot be compared byte by byte, or None."""
     if ours.shape != theirs.shape:
-        return f"shape is {list(ours.shape)}, the reference has {list(theirs.shape)}"
+        return f"shape is {list(ours.shape)}, but the reference has {list(theirs.shape)}"
     if ours.nbytes != theirs.nbytes:
-        return f"{ours.dtype} takes {ours.nbytes} bytes, the reference's {theirs.dtype} takes {theirs.nbytes}"
+        return f"{ours.dtype} takes {ours.nbytes} bytes, but the reference's {theirs.dtype} takes {theirs.nbytes}"
     return None
 
 

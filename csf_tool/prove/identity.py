@@ -15,7 +15,7 @@ from csf_tool.disk.hashing import sha256_of
 from csf_tool.disk.reader import is_file, read_document
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Amount, Progress
-from csf_tool.text import count
+from csf_tool.text import counted
 
 
 class Basis(StrEnum):
@@ -31,7 +31,7 @@ class Basis(StrEnum):
         return {
             Basis.MANIFEST: "digest-based: the bytes of the manifest",
             Basis.DIGESTS: "digest-based: the SHA-256 of every shard",
-            Basis.SIZES: "size-based: a copy of that size with other bytes has the same one; --hash reads every byte",
+            Basis.SIZES: "size-based: other bytes of the same size have the same identity; --hash reads every byte",
         }[self]
 
 
@@ -66,20 +66,20 @@ def find_identity(
     if compute_hashes and checkpoint.is_remote:
         raise UsageError(f"--hash: {checkpoint.label} is on the Hub: fetch it first with `hf download`")
     if compute_hashes and by is IdentityBy.SIZES:
-        raise UsageError("--hash and --by sizes: an identity by sizes has no hashes in it")
+        raise UsageError("--hash and --by sizes: an identity by sizes uses no hashes, so give one of them")
     scheme = checkpoint.layout.identity_scheme
     hasher = hashlib.sha256(f"{scheme}\0".encode())
     if document := checkpoint.layout.main_document:
         if by is IdentityBy.SIZES:
             kind = checkpoint.layout.words
-            raise UsageError(f"--by sizes: {checkpoint.label} is a {kind}: its identity is that of {document}")
+            raise UsageError(f"--by sizes: {checkpoint.label} is a {kind}: its identity is made from {document}")
         hasher.update(_bytes_of(checkpoint, document))
         found = Identity(checkpoint.label, scheme, hasher.hexdigest(), Basis.MANIFEST)
         found.problems = _checked_document(checkpoint, document, progress, compute_hashes)
         return found
     if checkpoint.index is None:
         if len(checkpoint.shards) > 1:
-            raise CheckpointError("not there: the identity is made of it", Code.MISSING_FILE, INDEX_NAME)
+            raise CheckpointError("missing: the identity is made from it", Code.MISSING_FILE, INDEX_NAME)
         raise UsageError(f"{checkpoint.label}: has no index: only a container or an indexed folder has an identity")
     problems = [problem for problem in checkpoint.problems if problem.code is Code.SHARD_LEFT_ASIDE]
     shards = _indexed(checkpoint)
@@ -106,7 +106,7 @@ def _checked_document(checkpoint: Checkpoint, document: str, progress: Progress,
     problems = []
     stated = {entry.file for entry in checkpoint.layout.shard_hashes()}
     if bare := [shard.name for shard in checkpoint.shards if shard.name not in stated]:
-        text = f"states no SHA-256 of {count(len(bare), 'shard')}, as {bare[0]}: others of that size have this identity"
+        text = f"has no SHA-256 of {counted(bare, 'shard')}: other files of the same size would have the same identity"
         problems.append(Problem(text, Code.INVALID_FIELD, document, severity=Severity.WARNING))
     if compute_hashes:
         unfit = _unfit_records(checkpoint, _computed(checkpoint, checkpoint.shards, progress))
@@ -122,7 +122,7 @@ def _indexed(checkpoint: Checkpoint) -> list[Shard]:
     indexed = sorted(set(checkpoint.index.weight_map.values()))
     if missing := [name for name in indexed if name not in shards]:
         known = (problem.problem for problem in checkpoint.problems if problem.file == missing[0])
-        problem = f"an incomplete checkpoint has no identity: {next(known, 'not there')}"
+        problem = f"an incomplete checkpoint has no identity: {next(known, 'it is missing')}"
         raise CheckpointError(problem, Code.MISSING_FILE, missing[0])
     return [shards[name] for name in indexed]
 
@@ -142,8 +142,8 @@ def _recorded(checkpoint: Checkpoint, shards: list[Shard]) -> dict[str, str]:
     recorded = sha256_by_file(published_hashes(checkpoint))
     if bare := [shard.name for shard in shards if shard.name not in recorded]:
         remedy = "fetch it with `hf download`, and give --hash" if checkpoint.is_remote else "--hash reads every byte"
-        problem = f"no SHA-256 is recorded for {count(len(bare), 'shard')}, as {bare[0]}: {remedy}"
-        problem += "; --by sizes gives an identity of another kind"
+        problem = f"no SHA-256 is recorded for {counted(bare, 'shard')}: {remedy}"
+        problem += "; --by sizes gives another kind of identity"
         raise UsageError(problem, Code.NO_RECORDED_HASH, checkpoint.label)
     return {shard.name: recorded[shard.name] for shard in shards}
 
@@ -153,7 +153,7 @@ def _unfit_records(checkpoint: Checkpoint, contents: dict[str, str]) -> list[Pro
     entries = [e for e in published_hashes(checkpoint) if e.algorithm == "sha256" and e.file in contents]
     return [
         Problem(
-            f"sha256 is {contents[e.file]}, {e.place} says {e.digest}",
+            f"sha256 is {contents[e.file]}, expected {e.digest} ({e.place})",
             Code.HASH_DIFFERS,
             e.file,
             severity=Severity.WARNING,
@@ -166,5 +166,5 @@ def _unfit_records(checkpoint: Checkpoint, contents: dict[str, str]) -> list[Pro
 def _bytes_of(checkpoint: Checkpoint, name: str) -> bytes:
     path = checkpoint.root / name
     if not is_file(path):
-        raise CheckpointError("not there: the identity is made of it", Code.MISSING_FILE, name)
+        raise CheckpointError("missing: the identity is made from it", Code.MISSING_FILE, name)
     return read_document(path, name)

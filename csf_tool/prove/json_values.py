@@ -84,7 +84,7 @@ def _place_of(value: Any, wanted: Repeating) -> str:
         elif isinstance(node, list):
             pending += [(f"{at}[{i}]", child) for i, child in enumerate(node)]
     at = pending[-1][0]
-    return f"key {brief(wanted.key)} stands twice in one object, at {brief(at) if at else 'its top'}"
+    return f"key {brief(wanted.key)} appears twice in one object, at {brief(at) if at else 'its top'}"
 
 
 def difference(ours: Any, theirs: Any) -> Finding | None:
@@ -96,7 +96,7 @@ def difference(ours: Any, theirs: Any) -> Finding | None:
             at = f"{at}.{key}" if at else key
             ours, theirs = ours.get(key, _ABSENT), theirs.get(key, _ABSENT)
         else:
-            text = f"differs from the reference's at {at or 'its top'}: {_value(ours)}, {_value(theirs)} there"
+            text = f"differs from the reference at {at or 'its top'}: {_value(ours)} here, {_value(theirs)} there"
             return Finding(text, Code.SIDE_FILE_DIFFERS)
     return None
 

@@ -58,7 +58,7 @@ class RebuiltHash:
             return Finding(text, Code.CANNOT_BE_REBUILT)
         if found == self._expected:
             return None
-        return Finding(f"rebuilt SHA-256 is {found}, the source's is {self._expected}", Code.SOURCE_DIFFERS)
+        return Finding(f"rebuilt SHA-256 is {found}, but the original's is {self._expected}", Code.SOURCE_DIFFERS)
 
 
 class StoredHash:

@@ -12,6 +12,7 @@ from csf_tool.disk.reader import is_file
 from csf_tool.errors import UsageError
 from csf_tool.nearest import nearest
 from csf_tool.running.jobs import default_jobs
+from csf_tool.text import counted
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ def chosen_shards(checkpoint: Checkpoint, only: tuple[str, ...]) -> list[Shard]:
             near = nearest(glob, [*names, *(shard.file for shard in checkpoint.shards)], 1)
             if any(_fits(shard, wider := f"*{glob.strip('*')}*") for shard in checkpoint.shards):
                 near = [f"'{wider}'"]
-            others = f"did you mean {near[0]}?" if near else f"there are {len(names)}, as {names[0]}"
-            raise UsageError(f"--only {glob}: no readable shard is called so; {others}")
+            others = f"did you mean {near[0]}?" if near else f"the checkpoint has {counted(names, 'shard')}"
+            raise UsageError(f"--only {glob}: no readable shard has this name; {others}")
     return [s for s in checkpoint.shards if not only or any(_fits(s, glob) for glob in only)]
 
 
@@ -68,7 +69,7 @@ def require_another(checkpoint: Checkpoint, against: Checkpoint) -> None:
     as_files = is_file(checkpoint.path) or is_file(against.path)
     mine, theirs = (_places(side, as_files) for side in (checkpoint, against))
     if mine & theirs or (checkpoint.hub and checkpoint.is_remote and checkpoint.label == against.label):
-        problem = f"--against {against.label}: is the checkpoint itself, which proves nothing: give another copy"
+        problem = f"--against {against.label}: is the checkpoint itself, which would prove nothing: give another copy"
         raise UsageError(problem)
 
 
@@ -88,5 +89,5 @@ def require_same_origin(checkpoint: Checkpoint, listed: HashList) -> None:
     here = dict(zip(("repository", "revision"), known_origin(checkpoint), strict=True))
     for key, stated in (("repository", listed.repository), ("revision", listed.revision)):
         if stated and here[key] and stated != here[key]:
-            problem = f"is a list of {key} {stated}; {checkpoint.label} is of {here[key]}"
+            problem = f"is a list of {key} {stated}, but {checkpoint.label} is of {here[key]}"
             raise UsageError(problem, Code.OTHER_LIST, listed.name)

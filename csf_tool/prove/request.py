@@ -49,7 +49,7 @@ class VerifyRequest:
         if self.quick and (against or only or saved):
             raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
         if self.tensors_only and not against:
-            raise UsageError("--tensors-only: compares with a checkpoint: give --against DENSE as well")
+            raise UsageError("--tensors-only: needs a checkpoint to compare with: give --against DENSE")
         if saved and (only or saved.exists()):
             raise UsageError(f"--save-hashes {saved}: {'lists all files: give no --only' if only else 'exists'}")
         if saved:

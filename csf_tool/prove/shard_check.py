@@ -20,7 +20,7 @@ from csf_tool.prove.compare import DenseReader, adjacent, mismatch, same_bytes
 from csf_tool.prove.observers import PROBE_BYTES, Comparison, Observer, RebuiltHash, StoredHash, ZeroWatch, is_zero
 from csf_tool.prove.verdict import Check, Checks
 
-_LOOKS_SO = "a failed download can look so"
+_LOOKS_SO = "a failed download can look like this"
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ class ShardCheck:
             file = plane.fixed.shard.name
             check.checked += 1
             if _has_no_bytes(plane.fixed) or _has_no_bytes(plane.exceptions):
-                check.fail("its streams cannot be read: see structure", Code.UNREADABLE_STREAMS, file, plane.name)
+                check.fail(
+                    "its streams cannot be read: see the check structure", Code.UNREADABLE_STREAMS, file, plane.name
+                )
                 continue
             try:
                 streams = self._readers.streams(plane)
@@ -165,7 +167,7 @@ class ShardCheck:
         self._pass_by(data, zero, self._rebuilt, *comparison)
         self._report_zero(tensor, zero)
         if not zero.only_zeros and is_zero(decoded.streams.fixed.data.cast("B")):
-            text = f"its fixed stream is entirely zero, its exceptions are not: {_LOOKS_SO}"
+            text = f"its fixed stream is entirely zero, but its exceptions are not: {_LOOKS_SO}"
             self.found.streams.warn(text, Code.ZERO_STREAM, tensor.stored_in, tensor.name)
         self._report_difference(tensor, comparison)
         self._check_source_hash(tensor, data)
@@ -177,7 +179,7 @@ class ShardCheck:
         self.found.hashed_planes += 1
         found = hashlib.sha256(data).hexdigest()
         if found != receipt.source_sha256:
-            text = f"decodes to SHA-256 {found}, the source's is {receipt.source_sha256}"
+            text = f"decodes to SHA-256 {found}, but the original's is {receipt.source_sha256}"
             self.found.source.fail(text, Code.SOURCE_DIFFERS, tensor.stored_in, tensor.name)
 
     def _check_stored_tensor(self, tensor: LogicalTensor, located: Located) -> None:
@@ -273,7 +275,7 @@ def check_dtype(
     It is a fault except for block scales in dtypes of their format.
     """
     if ours.dtype != theirs.dtype:
-        text = f"dtype is {ours.dtype}, the reference has {theirs.dtype}"
+        text = f"dtype is {ours.dtype}, but the reference has {theirs.dtype}"
         fmt = scale_formats.get(ours.name)
         interchangeable = fmt is not None and {ours.dtype, theirs.dtype} <= set(fmt.dense_dtypes)
         note = check.warn if interchangeable else check.fail

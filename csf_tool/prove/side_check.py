@@ -64,17 +64,17 @@ def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
         if name in beside and name.endswith(".json") and nbytes <= MAX_JSON_BYTES:
             _check_json(found, path, name)
     for name in folders_like_files(checkpoint):
-        found.warn("is a folder, and has a file's name: readers of such a file will not find it", Code.NOT_A_FILE, name)
+        found.warn("is a folder with the name of a file: readers will not find that file", Code.NOT_A_FILE, name)
     layout = checkpoint.layout
     for name in layout.left_out().get(Cause.UNPROVED_WEIGHTS, ()) if not is_file(checkpoint.path) else ():
         if (checkpoint.root / name).parent == layout.model_root:
-            text = "a shard that no hash covers: readers that take every shard of a folder would take it"
+            text = "is a shard without a hash: readers that load every shard of a folder would load it"
             found.error(text, Code.SHARD_NOT_IN_MANIFEST, name)
     if layout.expects_config and not os.path.lexists(checkpoint.root / CONFIG_FILES[0]):
         is_csf = bool(checkpoint.plane_table)
         if is_csf or not exists(checkpoint.root / _CONFIG_OF_MISTRAL):
-            nor = ", nor which modules have CSF streams" if is_csf else ""
-            found.warn(f"not there: nothing says what model this is{nor}", Code.MISSING_FILE, CONFIG_FILES[0])
+            more = " and which modules have CSF streams" if is_csf else ""
+            found.warn(f"missing: nothing says which model this is{more}", Code.MISSING_FILE, CONFIG_FILES[0])
     return found
 
 
@@ -87,8 +87,8 @@ def _check_json(found: Problems, path: Path, name: str) -> None:
     except (ValueError, RecursionError) as error:
         found.error(f"not valid JSON: {error}", Code.INVALID_JSON, name)
         return
-    oddities = [] if encoding == "utf-8" else [f"is {_ENCODINGS[encoding]}, and transformers reads plain UTF-8 alone"]
-    oddities += [f"{repeated}: readers take the last, the first, or neither"] if repeated else []
+    oddities = [] if encoding == "utf-8" else [f"is {_ENCODINGS[encoding]}, but transformers reads only plain UTF-8"]
+    oddities += [f"{repeated}: some readers use the first, some the last, and some refuse it"] if repeated else []
     if oddities:
         found.warn("; ".join(oddities), Code.ODD_JSON, name)
 
@@ -224,7 +224,7 @@ def _difference(name: str, ours: Path, theirs: Path, on_bytes: Callable[[int], N
             return _json_difference(name, ours, theirs)
     except (ValueError, RecursionError, CheckpointError):
         pass
-    return Finding(f"differs from the reference's: {mine} bytes, {other} there", Code.SIDE_FILE_DIFFERS)
+    return Finding(f"differs from the reference: {mine} bytes here, {other} there", Code.SIDE_FILE_DIFFERS)
 
 
 def _is_same(name: str, ours: Path, theirs: Path, nbytes: int, on_bytes: Callable[[int], None]) -> bool:
@@ -298,7 +298,7 @@ def _compare_indexes(found: SideComparison, checkpoint: Checkpoint, reference: C
         placed = [*read_index(root, name).weight_map, *read_index(there, theirs).weight_map]
         mine, other = (parse_values(read_document(path, where)) for path in (root / name, there / theirs))
     except CheckpointError as error:
-        text = f"cannot be compared with the reference's: {error}"
+        text = f"cannot be compared with the reference: {error}"
         found.problems.append(Problem(text, error.code, where))
         return
     if any(map(parse_stream_name, placed)):
@@ -314,7 +314,9 @@ def compare_formats(checkpoint: Checkpoint, reference: Checkpoint) -> list[Probl
     theirs = {shard.header.metadata.get("format", "") for shard in reference.shards} - {""}
     others = "/".join(sorted(theirs))
     return [
-        Problem(f"its header states format {stated!r}, the reference's {others!r}", Code.REFERENCE_DIFFERS, shard.name)
+        Problem(
+            f"its header has format {stated!r}, but the reference has {others!r}", Code.REFERENCE_DIFFERS, shard.name
+        )
         for shard in checkpoint.shards
         if theirs and (stated := shard.header.metadata.get("format")) and stated not in theirs
     ]

@@ -15,7 +15,7 @@ from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError, CsfToolError
 from csf_tool.prove.beside import is_far
 from csf_tool.prove.verdict import Check, StoredCheck
-from csf_tool.text import count
+from csf_tool.text import count, counted
 
 
 def check_stored(
@@ -43,9 +43,9 @@ def check_stored(
     _check_evidence(check, checkpoint, listed)
     bare = [name for name in shards if name not in here]
     if far := [name for name in bare if _is_far(checkpoint, name, digests)]:
-        check.skip(f"{count(len(far), 'shard')} not fetched whole, as {far[0]} (--all-tensors does)")
+        check.skip(f"not fetched completely: {counted(far, 'shard')} (--all-tensors fetches them)")
     elif bare:
-        check.skip(f"no {'hash' if listed else 'published hash'} for {count(len(bare), 'shard')}, as {bare[0]}")
+        check.skip(f"no {'hash' if listed else 'published hash'} for {counted(bare, 'shard')}")
     else:
         _tell_apart(check, here, listed, shards)
     return set(here)
@@ -75,7 +75,7 @@ def _check_file(check: Check, path: Path, entries: list[PublishedHash], sha256: 
     """Compare a file with its known hashes; `sha256` is its own, if computed already."""
     file = entries[0].file
     if sha256 is None and not is_file(path):
-        check.fail(f"is not there; its hash is known ({entries[0].place})", Code.MISSING_FILE, file)
+        check.fail(f"is missing, but its hash is known ({entries[0].place})", Code.MISSING_FILE, file)
         return
     try:
         for text in hash_faults(path, file, entries, sha256):
@@ -98,7 +98,7 @@ def _written_anew(check: Check, checkpoint: Checkpoint, here: Mapping[str, list[
     check.failures = [problem for problem in check.failures if problem.file not in found]
     for file in found:
         place = here[file][0].place
-        text = f"has the content of the one that {place} lists, in other bytes: the same tensors in the same shards"
+        text = f"has other bytes than {place} lists, but the same content: the same tensors in the same shards"
         check.warn(text, Code.HASH_DIFFERS, file)
     return found
 

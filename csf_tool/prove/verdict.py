@@ -18,7 +18,7 @@ _SHOWN = 20
 
 
 class Status(StrEnum):
-    """The outcome of a check; the value stands in JSON reports."""
+    """The outcome of a check; the value is in JSON reports."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -95,10 +95,10 @@ class StoredCheck(Check):
     @property
     def unproved(self) -> list[str]:
         """Statements that are not proved, and why."""
-        why = "see stored"
+        why = "see the check stored"
         if self.holds:
             maker = f"; it says that {self.maker} made it" if self.maker else ""
-            why = f"{self.list_name} is a list that was given{maker}"
+            why = f"{self.list_name} is a list that you gave{maker}"
         elif self.skipped:
             why = self.note
         is_open = not self.holds or self.list_name
@@ -179,7 +179,7 @@ class Verified(Checks):
             head = f"VERIFIED AS PUBLISHED{in_part}; not compared with the original."
         else:
             evidence = "too little" if self.stored.checked or self.source.checked else "nothing"
-            why = "well-formed streams can be wrong" if self.decode.checked else "other bytes would pass as well"
+            why = "well-formed streams can be wrong" if self.decode.checked else "other bytes would also pass"
             head = f"NO FAULT FOUND, but {evidence} to compare with: {why}."
         checked, total = self.shards
         return f"{head} Only {checked} of {total} shards were looked at." if checked < total else head
@@ -231,11 +231,12 @@ class Verified(Checks):
         if self.structure.holds and self.quick:
             statements.append("headers, names and sizes agree")
         if self.structure.holds and self.streams.holds and self.decode.holds and self.decode.checked:
-            statements.append(f"{count(self.decode.checked, 'plane')} well-formed and decodable")
+            are = "is" if self.decode.checked == 1 else "are"
+            statements.append(f"{count(self.decode.checked, 'plane')} {are} well-formed and can be decoded")
         if self.stored.holds:
             statements.append(self.stored.proved)
         if self.source.holds:
-            statements.append(f"the decoded bytes are the source's ({self.source.note})")
+            statements.append(f"the decoded bytes are the original ones ({self.source.note})")
         if self.reference.holds:
             what = "every block scale" if self.unfetched else "every tensor"
             checked, there = self.shards
@@ -249,7 +250,7 @@ class Verified(Checks):
         """Statements that were not proved, and why."""
         statements = self.stored.unproved
         if not self.source.holds and not self.reference.holds:
-            why = "see above" if self.source.failures or self.reference.failures else self.source.note
+            why = "see the failures above" if self.source.failures or self.reference.failures else self.source.note
             what = "decoded bytes" if self.decode.checked else "bytes"
             statements.append(f"that the {what} are the original ones ({why})")
         if self.unfetched:
@@ -260,7 +261,7 @@ class Verified(Checks):
             statements.append(f"that {_some(self.uncompared)} equal {self.against}{why}")
         elif self.uncovered and (self.source.holds or self.stored.holds):
             files = count(len(self.uncovered), "file")
-            statements.append(f"what {files} beside the shards should hold, as {_some(self.uncovered)} (no hash)")
+            statements.append(f"the content of {files} beside the shards: {_some(self.uncovered)} (no hash)")
         return statements
 
 

@@ -141,7 +141,7 @@ class _Verification:
     def _check_sizes(self) -> None:
         """Compare only presence and sizes of files with the list."""
         for check in (self.result.streams, self.result.decode, self.result.source, self.result.reference):
-            check.skip("not looked at: --quick reads no data")
+            check.skip("not checked: --quick reads no data")
         check, listed = self.result.stored, self._options.listed
         check.skip("--quick reads no data")
         if listed is None:
@@ -151,18 +151,18 @@ class _Verification:
             if is_far(self._checkpoint, file):
                 continue
             if not is_file(path):
-                check.fail(f"{listed.name} lists it, it is not there", Code.MISSING_FILE, file)
+                check.fail(f"is missing, but {listed.name} lists it", Code.MISSING_FILE, file)
             elif (found := path.stat().st_size) != (stated := listed.sizes.get(file, found)):
-                check.fail(f"is {found} bytes, {listed.name} says {stated}", Code.SIZE_DIFFERS, file)
+                check.fail(f"is {found} bytes long, but {listed.name} has {stated}", Code.SIZE_DIFFERS, file)
         check.failures += errors(listed.faults)
         check.warnings += warnings(listed.faults)
         check.checked = len(listed.names)
         bare = check.checked - len(listed.sizes)
         what = f"sizes of {count(len(listed.sizes), 'file')}" if listed.sizes else ""
         if bare:
-            without = f"presence, for it gives no sizes, of {count(bare, 'file')}"
+            without = f"presence of {count(bare, 'file')} without a size"
             what = f"{what}, and {without}" if what else without
-        check.note = f"{what} by {listed.name}; --quick reads no data"
+        check.note = f"{what}, compared with {listed.name}; --quick reads no data"
 
     def _published_hashes(self) -> list[PublishedHash]:
         """The hashes to compare with: all known ones, or those of the chosen shards."""
@@ -255,17 +255,18 @@ class _Verification:
         check = self.result.source
         layout = self._checkpoint.layout
         check.checked = self._hashed_planes + self._rebuilt_shards
-        evidence = f"source_sha256 of {count(self._hashed_planes, 'plane')} and of {self._rebuilt_shards} rebuilt"
-        check.note = f"{evidence} {'shard' if self._rebuilt_shards == 1 else 'shards'}"
         if not layout.receipts:
             check.skip(layout.unproved)
-        else:
-            shards = len(self._shards) if self._options.only else len(layout.listed)
-            planes = self._chosen_planes()
-            if self._fetched is not None and self._hashed_planes == planes:
-                check.note = f"source_sha256 of {count(planes, 'plane')}; no other tensor was fetched"
-            elif self._rebuilt_shards < shards or self._hashed_planes < planes:
-                check.skip(f"{check.note}, of {planes} and {shards}")
+            return
+        shards = len(self._shards) if self._options.only else len(layout.listed)
+        planes = self._chosen_planes()
+        compared = f"{self._hashed_planes:,} of {count(planes, 'plane')}"
+        rebuilt = f" and {self._rebuilt_shards:,} of {count(shards, 'rebuilt shard')}"
+        check.note = f"{compared}{rebuilt} compared with the original's SHA-256"
+        if self._fetched is not None and self._hashed_planes == planes:
+            check.note = f"{compared} compared with the original's SHA-256; no other tensor was fetched"
+        elif self._rebuilt_shards < shards or self._hashed_planes < planes:
+            check.skip(check.note)
 
     def _chosen_planes(self) -> int:
         """The number of planes whose source bytes are to be proved, planes that only receipts name included."""
@@ -276,7 +277,7 @@ class _Verification:
         """Compare names, shapes and the files beside the shards with the reference, and report its own faults."""
         check = self.result.reference
         if self._against is None:
-            check.skip("no reference given (--against)")
+            check.skip("no reference was given (--against)")
             return
         theirs = errors(self._against.problems)
         theirs = [replace(problem, problem=f"in the reference: {problem.problem}") for problem in theirs]
@@ -304,7 +305,7 @@ class _Verification:
             )
         check.failures.sort(key=lambda problem: (problem.file, problem.tensor))
         if self._uncompared:
-            check.skip(f"{check.note}, but for {count(self._uncompared, 'tensor')} that cannot be read or decoded")
+            check.skip(f"{check.note}, except {count(self._uncompared, 'tensor')} that cannot be read or decoded")
 
     def _names_against(self) -> None:
         """Report tensors that only one side has."""
@@ -346,10 +347,10 @@ class _Verification:
         result.uncovered = [name for name in uncompared if name not in self._vouched]
         result.uncompared = uncompared if self._against else []
         if options.only:
-            result.why_uncompared = "--only reads shards alone"
+            result.why_uncompared = "--only reads only shards"
         elif options.tensors_only:
             result.why_uncompared = "--tensors-only leaves them out"
         elif set(uncompared) & set(self._checkpoint.aside):
-            result.why_uncompared = "shards that were left aside"
+            result.why_uncompared = "shards that were left out"
         elif any(is_far(self._checkpoint, name) for name in uncompared):
             result.why_uncompared = "not fetched"

@@ -14,14 +14,14 @@ def bench_report(result: BenchResult) -> list[RenderableType]:
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     lines: list[RenderableType] = [
         f"{result.device}, {size(result.l2_bytes)} of L2; {versions}; {result.date}",
-        f"A large copy moves {result.copy_bytes_per_s / 1e12:.2f} TB/s, bytes read plus bytes written; "
+        f"A large copy moves {result.copy_bytes_per_s / 1e12:.2f} TB/s (bytes read plus bytes written); "
         f"an empty kernel takes {result.empty.median_us:.2f} us.",
-        f"Medians of {result.empty.repeats} CUDA-graph replays, in us a launch. Flushed: sets are rotated past the L2.",
+        f"Medians of {result.empty.repeats} CUDA-graph replays, in us per launch. Flushed: the data is not in the L2.",
     ]
     if result.source:
         source = result.source
         where = f"{escape(source.layer)} of {escape(source.checkpoint)}"
-        lines.append(f"The streams are those of {where}: {count(source.exceptions, 'exception')} in all.")
+        lines.append(f"The streams are from {where}, with {count(source.exceptions, 'exception')} in all.")
     for case in result.cases:
         lines += ["", _title(case), _case_table(case), *_notes(case)]
     if result.encode:
@@ -29,7 +29,7 @@ def bench_report(result: BenchResult) -> list[RenderableType]:
         lines += [
             "",
             f"Encoding a layer of {size(dense)} of scales: {timing.median_us / 1000:.3f} ms "
-            f"({timing.low_us / 1000:.3f} to {timing.high_us / 1000:.3f}), launching and allocation included.",
+            f"({timing.low_us / 1000:.3f} to {timing.high_us / 1000:.3f}), including launches and allocation.",
         ]
     for name in dict.fromkeys(gemm.stack.name for gemm in result.gemms):
         lines += ["", *_gemm_lines([gemm for gemm in result.gemms if gemm.stack.name == name])]
@@ -79,10 +79,10 @@ def _gemm_lines(gemms: list[GemmResult]) -> list[RenderableType]:
             result.add_row("  warm", str(gemm.tokens), *_pair_cells(gemm.warm))
     weights = f"{stack.experts} x {stack.rows} x {stack.cols * stack.format.group_size} FP4 weights"
     return [
-        f"Product of the {stack.name} stack, {weights}, in us: with dense scales, and with scales decoded just before "
-        "it. Tokens are those of each active expert.",
+        f"Product of the {stack.name} stack, {weights}, in us, with dense scales and with scales decoded just before "
+        "it. Tokens are counted per active expert.",
         result,
-        "TB/s: weights and scales over the time with dense scales. A cost within the spread is left out.",
+        "TB/s: bytes of weights and scales per time with dense scales. A cost within the spread is not shown.",
     ]
 
 

@@ -30,7 +30,7 @@ def compress_report(compressed: Compressed) -> list[RenderableType]:
     if not is_all:
         lines.append(f"All shards together: {planes}.")
     if compressed.target.gives_receipts and not compressed.missing:
-        lines.append("Every original shard was rebuilt from it and has its SHA-256.")
+        lines.append("Every original shard was rebuilt from the result, and its SHA-256 is right.")
     lines += written_lines(compressed)
     return [*lines, *left_dense_lines(compressed.left)]
 
@@ -51,5 +51,5 @@ def _reasons(left: list[LeftDense]) -> Table:
         example = "" if cause.is_uniform else f" (for example {escape(cause.first.tensor)})"
         result.add_row(escape(cause.first.words) + example, f"{cause.problems:,}")
     if rest := found.rest[None]:
-        result.add_row("other reasons (--json has all)", f"{rest:,}")
+        result.add_row("other reasons (--json lists all)", f"{rest:,}")
     return result

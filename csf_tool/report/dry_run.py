@@ -18,7 +18,7 @@ _WORDS = {
     Action.LINK: "would be linked",
     Action.KEEP: "finished by an earlier run",
     Action.COMPARE: "there, would be compared",
-    Action.LATER: "left to other parts",
+    Action.LATER: "left for other parts",
 }
 
 
@@ -30,7 +30,7 @@ def dry_run_report(done: Written) -> list[RenderableType]:
     elif done.dry_run is None:
         lines = complete_already(done)
     else:  # of a run that has removed its source, but for these shards
-        lines = [f"{escape(done.destination)} is complete already, made of {escape(done.source)}."]
+        lines = [f"{escape(done.destination)} is already complete, made of {escape(done.source)}."]
     if plan.removes:
         lines.append(f"Would REMOVE {count(len(plan.removes), 'source shard')}: {some(plan.removes)}.")
     if not done.was_complete:
@@ -41,7 +41,7 @@ def dry_run_report(done: Written) -> list[RenderableType]:
 
 
 def _files(plan: DryRun) -> list[RenderableType]:
-    result = Table("file", "bytes", "what becomes of it")
+    result = Table("file", "bytes", "what would happen")
     for file in islice(plan.files, SHOWN_ROWS):
         result.add_row(escape(file.name), f"{file.size:,}", _WORDS[file.action])
     more = len(plan.files) - SHOWN_ROWS
@@ -54,9 +54,9 @@ def _sums(done: Written, plan: DryRun) -> list[RenderableType]:
         if files := plan.of(action):
             parts.append(f"{count(len(files), 'file')} {words}, {size(sum(file.size for file in files))}")
     fetched = f", {size(plan.bytes_to_fetch)} fetched from the Hub" if plan.bytes_to_fetch else ""
-    free = "an unknown amount is" if plan.room_free is None else f"{size(plan.room_free)} are"
+    free = "an unknown amount" if plan.room_free is None else size(plan.room_free)
     return [
         f"{escape(done.destination)}: {'; '.join(parts)}.",
-        f"Of the source {size(plan.bytes_to_read)} would go into it{fetched}.",
-        f"Room: {size(plan.room_needed)} at most are needed, {free} free.",
+        f"{size(plan.bytes_to_read)} of the source would be read{fetched}.",
+        f"Disk space: at most {size(plan.room_needed)} needed, {free} free.",
     ]

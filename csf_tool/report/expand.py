@@ -16,7 +16,7 @@ def expand_report(expanded: Expanded) -> list[RenderableType]:
     work = f"{count(expanded.decoded_planes, 'plane')} decoded on {expanded.device}"
     lines: list[RenderableType] = [*head_lines(expanded, work=work), *written_lines(expanded)]
     if expanded.licences:
-        lines.append(f"Its terms travel with it: {escape(', '.join(expanded.licences))}.")
+        lines.append(f"Copied with their terms: {escape(', '.join(expanded.licences))}.")
     return [*lines, *(_proof(expanded) if expanded.shards else [])]
 
 

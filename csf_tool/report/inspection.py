@@ -21,7 +21,7 @@ _PLACES = 5
 def ranking_report(planes: Sequence[Plane], top: int) -> list[RenderableType]:
     """Planes by what their headers say: the most exceptions, the most and least saved, those that grew."""
     larger = [plane for plane in planes if plane.saved_bytes < 0]
-    grown = f"{count(len(larger), 'plane')} larger than dense" if larger else "none is larger than dense"
+    grown = f"{count(len(larger), 'plane')} larger than dense" if larger else "no plane is larger than dense"
     lines: list[RenderableType] = [
         f"{count(len(planes), 'plane')}; {grown}.",
         *_ranked("Most exceptions:", planes, lambda plane: plane.exception_share, top),
@@ -29,7 +29,10 @@ def ranking_report(planes: Sequence[Plane], top: int) -> list[RenderableType]:
         *_ranked("Fewest bytes saved:", planes, lambda plane: -plane.saved_bytes, top),
     ]
     if len(planes) > top:
-        lines += ["", f"The first {top} of each order; --top shows more, --json all. Name a plane to look into it."]
+        lines += [
+            "",
+            f"The first {top} of each order are shown; --top shows more, --json all. Name a plane to see its details.",
+        ]
     return lines
 
 
@@ -51,12 +54,12 @@ def plane_report(plane: Inspected, *, values: bool) -> list[RenderableType]:
         f"{plane.format.title}, {plane.rows} rows x {plane.cols} columns of {name} scales ({plane.dtype})",
     ]
     if plane.is_dense:
-        lines.append("It is stored dense: what follows is what csf-tool compress would make of it.")
+        lines.append("It is stored dense. Below is what csf-tool compress would make of it.")
     lines += [f"  {place(located)}" for located in plane.stored]
     lines += ["", _sizes(plane), "", *_facts(plane)]
     lines += [Text.assemble(("fault: ", "bold red"), escape(fault)) for fault in plane.faults]
     lines += ["", "Bases:", histogram(plane.base_counts, "rows", lambda byte: _byte(plane, byte))]
-    lines += ["", "Codes of the scales that are no exceptions:", histogram(plane.code_counts, "scales", str)]
+    lines += ["", "Codes of the scales that are not exceptions:", histogram(plane.code_counts, "scales", str)]
     if values:
         corner = _corner(plane)
         shown = f"{name} values of the first {len(corner.rows)} rows and {len(corner.columns) - 1} columns"
@@ -110,7 +113,11 @@ def _distance(plane: Inspected) -> str:
         for side, steps in (("below", below), ("above", above))
         if len(steps)
     ]
-    return "outside their row's window: " + ", ".join(parts) if parts else "all of them inside their row's window"
+    return (
+        "scales outside their row's window: " + ", ".join(parts)
+        if parts
+        else "all scales are inside their row's window"
+    )
 
 
 def _gathered(what: str, counts: NDArray[np.intp]) -> str:

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from csf_tool.checkpoint.other_scales import ScaleGroup
 from csf_tool.report.table import Table
-from csf_tool.text import count, escape, sizes
+from csf_tool.text import counted, escape, sizes
 
 _SHOWN_KINDS = 20
 _SHOWN_SHAPES = 2
@@ -16,7 +16,7 @@ _SHOWN_SHAPES = 2
 def groups_report(groups: Sequence[ScaleGroup]) -> list[RenderableType]:
     """A table of the kinds, and below it why they are no planes."""
     shown = groups[:_SHOWN_KINDS]
-    result = Table("scales that are no planes", "tensors", "bytes", "dtype", "shape")
+    result = Table("scales that are not planes", "tensors", "bytes", "dtype", "shape")
     for group, nbytes in zip(shown, sizes([group.nbytes for group in shown]), strict=True):
         shapes = ["x".join(map(str, shape)) or "scalar" for shape in islice(group.shapes, _SHOWN_SHAPES)]
         more = ", ..." if len(group.shapes) > _SHOWN_SHAPES else ""
@@ -26,8 +26,8 @@ def groups_report(groups: Sequence[ScaleGroup]) -> list[RenderableType]:
     for group in shown:
         reasons.setdefault(group.kind.why, []).append(group)
     for why, alike in reasons.items():
-        number = sum(len(group.scales) for group in alike)
-        lines.append(f"{count(number, 'tensor')}, as {escape(alike[0].scales[0].scale.tensor.name)}: {escape(why)}")
+        names = [escape(found.scale.tensor.name) for group in alike for found in group.scales]
+        lines.append(f"{counted(names, 'tensor')}: {escape(why)}")
     if len(groups) > len(shown):
         lines.append(f"... and {len(groups) - len(shown)} more kinds; --json lists all")
     return lines

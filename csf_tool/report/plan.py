@@ -25,7 +25,7 @@ def plan_report(plan: Plan) -> list[RenderableType]:
         _kinds(plan.stacks),
     ]
     if plan.undivided:
-        lines += ["", *(f"Not divided, so whole on each GPU: {line}." for line in sentences_of(plan.undivided))]
+        lines += ["", *(f"These stay whole on each GPU: {line}." for line in sentences_of(plan.undivided))]
     return lines
 
 
@@ -55,8 +55,8 @@ def _verdict(plan: Plan) -> str:
         else (f"Keeping them compressed takes {size(-saved)} more ({share})")
     )
     if plan.wins_from is None:
-        return f"{here}; it never pays for this checkpoint."
-    return f"{here}; it pays from {count(plan.wins_from, 'resident stack')} on."
+        return f"{here}; it never saves memory for this checkpoint."
+    return f"{here}; it saves memory from {count(plan.wins_from, 'resident stack')} on."
 
 
 def _or_too_much(cell: str) -> str:

@@ -38,7 +38,7 @@ def problem_line(severity: Severity, text: str) -> Text:
 def hint(lines: list[Line], lister: str) -> list[str]:
     """Sentence on the place where every problem is listed, if some lines stand for several."""
     number = sum(line.problems for line in lines)
-    return [f"... {number:,} problems in all: {lister} lists each"] if number > len(lines) else []
+    return [f"... {number:,} problems in all; {lister} lists each"] if number > len(lines) else []
 
 
 def worst_first(problems: Iterable[Problem]) -> list[Problem]:

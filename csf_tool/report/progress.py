@@ -68,7 +68,9 @@ class _Shown(Progress):
         """See `Progress.resume`; said once."""
         if finished and not self._is_resumed:
             self._is_resumed = True
-            self._say(f"going on: {finished:,} of {count(shards, 'shard')} {'is' if finished == 1 else 'are'} finished")
+            self._say(
+                f"continuing: {finished:,} of {count(shards, 'shard')} {'is' if finished == 1 else 'are'} finished"
+            )
 
     def start(self, what: str, total: Amount, there: Amount = NOTHING) -> None:
         """See `Progress.start`."""

@@ -16,7 +16,7 @@ def scale_report(found: InspectedScale) -> list[RenderableType]:
     weight = found.of.weight
     lines: list[RenderableType] = [
         escape(found.name),
-        f"{found.of.kind}. It is no plane: {escape(found.of.kind.why)}.",
+        f"{found.of.kind}. It is not a plane: {escape(found.of.kind.why)}.",
         f"  {place(found.of.scale)}, {size(found.of.scale.tensor.nbytes)}",
     ]
     if weight:

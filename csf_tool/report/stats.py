@@ -25,17 +25,17 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
     elif stats.dense_total.planes:
         lines.append("It holds no CSF planes: its block scales are stored dense.")
     elif stats.misfits:
-        lines.append(f"It holds no CSF planes, and {count(stats.misfits, 'block scale')} that fit no FP4 weight.")
+        lines.append(f"It holds no CSF planes, but {count(stats.misfits, 'block scale')} that fit no FP4 weight.")
     elif any(group.kind.is_fp4 for group in stats.others):
-        lines.append("It holds no CSF planes, and block scales in a form that CSF has no planes for.")
+        lines.append("It holds no CSF planes. Its block scales are in a form that CSF cannot store.")
     elif stats.others:
         found = " and ".join(dict.fromkeys(group.kind.weights for group in stats.others))
-        lines.append(f"It holds no CSF planes and no FP4 block scales: its scales are those of {found}.")
+        lines.append(f"It holds no CSF planes and no FP4 block scales: its scales belong to {found}.")
     else:
         lines.append("It holds no CSF planes and no FP4 block scales.")
     if stats.incomplete:
         found = "; ".join(f"{code.value}: {number:,}" for code, number in sorted(stats.incomplete.items()))
-        lines.append(f"It is not complete, by the number of tensors ({found}): see the problems below.")
+        lines.append(f"It is not complete. Numbers of faulty tensors: {found}. See the problems below.")
     lines += ["", _summary(stats), "", _counts(stats)]
     if stats.by_projection:
         groups = groups_of(stats, by)
@@ -45,7 +45,7 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
     if stats.others:
         lines += ["", *groups_report(stats.others)]
     if stats.scale_bytes:
-        lines += ["", _scale_bytes(stats.scale_bytes), "Such bytes are data like any other: no command changes one."]
+        lines += ["", _scale_bytes(stats.scale_bytes), "Such bytes are ordinary data, and no command changes them."]
     if stats.is_csf and stats.dense_total.planes:
         left = count(stats.dense_total.planes, "more FP4 block scale")
         lines += ["", f"{left}, {size(stats.dense_total.dense_bytes)}, stored dense."]
@@ -78,7 +78,11 @@ def _summary(stats: Stats) -> Table:
     total = stats.shown_total
     parts = stats.by_format if len(stats.by_format) > 1 else {}
     apart = sum(group.nbytes for group in stats.others if group.kind.is_fp4)
-    scales = ("block scales in no planes", apart) if apart and not total.planes else ("block scales", total.dense_bytes)
+    scales = (
+        ("block scales that are not planes", apart)
+        if apart and not total.planes
+        else ("block scales", total.dense_bytes)
+    )
     dense = dict([scales]) | {f"  {format_by_name(name).title}": part.dense_bytes for name, part in parts.items()}
     dense["all tensors"] = stats.dense_payload_bytes
     result = Table("size of", "dense", "CSF", "saved", "saved/dense")

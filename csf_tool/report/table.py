@@ -44,7 +44,7 @@ class Table:
         rows, beginning = self.rows, list[Text]()
         if _width(self._widths(rows)) > width and (begin := _common_beginning([row[0] for row in rows])):
             rows = [[row[0][len(begin) :], *row[1:]] for row in rows]
-            beginning = wrapped(Text(f"{self.columns[0]}: all begin with {begin}".lstrip(": ")), width)
+            beginning = wrapped(Text(f"{self.columns[0]}: all names begin with {begin}".lstrip(": ")), width)
         if _width(self._widths(rows)) > width:
             rows = self._with_wrapped_words(rows, width)
         widths = self._widths(rows)
@@ -54,7 +54,7 @@ class Table:
         shown = slice(first, first + max(1, _fitting(widths[first:], room)))
         said = [] if is_stacked else beginning
         if hidden := ", ".join(filter(None, self.columns[shown.stop :])):
-            said = said + wrapped(Text(f"(no room here for: {hidden})"), width)
+            said = said + wrapped(Text(f"(the terminal is too narrow for: {hidden})"), width)
         if not is_stacked:
             header, *lines = [self._line(row, widths, shown) for row in [self.columns, *rows]]
             return [*said, Text(header, "bold"), *map(Text, lines)]

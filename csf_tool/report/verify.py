@@ -70,5 +70,5 @@ def _next_steps(verified: Verified) -> list[RenderableType]:
             lines.append(f"  {escape(verified.download.command(files))}")
         return [*lines]
     if not verified.ok and verified.is_as_published:
-        return ["Another download would give the same: these are the published files. Tell the publisher."]
+        return ["Another download would give the same files, because these are the published ones. Tell the publisher."]
     return [f"To prove more: {', or '.join(verified.more)}"] if verified.more else []

@@ -19,7 +19,7 @@ def head_lines(written: Written, layout: str = "", what: str = "", work: str = "
     ]
     counts = " and ".join(count(number, noun) + more for number, noun, more in files if number)
     if not counts:
-        return [f"Nothing was left to write into {to}."]
+        return [f"There was nothing left to write into {to}."]
     done = f"Wrote {to}: {what or counts}; " if what else f"Wrote {to}: {counts}, "
     return [done + _pace(written) + (f"; {work}." if work and written.new_shards else ".")]
 
@@ -36,29 +36,29 @@ def written_lines(written: Written) -> list[str]:
     lines = []
     if written.resumed_shards:
         were = "was" if len(written.resumed_shards) == 1 else "were"
-        lines.append(f"{count(len(written.resumed_shards), 'shard')} {were} there, finished by an earlier run.")
+        lines.append(f"{count(len(written.resumed_shards), 'shard')} {were} already finished by an earlier run.")
     if written.adopted_files:
-        lines.append(f"Kept {count(len(written.adopted_files), 'file')} that lay there already, each compared.")
+        lines.append(f"Kept {count(len(written.adopted_files), 'file')} that were already there, after comparing each.")
     if written.removed_sources:
-        lines.append(f"Removed {count(len(written.removed_sources), 'source shard')}, each after its proof.")
+        lines.append(f"Removed {count(len(written.removed_sources), 'source shard')}, each after its copy was proved.")
     if written.missing:
         lines.append(f"Not complete yet: {count(len(written.missing), 'shard')} left for other parts to write.")
-    lines += [f"Not carried over, {cause}: {some(names)}." for cause, names in written.left_out.items()]
+    lines += [f"Not copied ({cause}): {some(names)}." for cause, names in written.left_out.items()]
     return lines + [f"Note: {note}" for note in sentences_of(written.notes)]
 
 
 def some(names: list[str]) -> str:
     """Names as a list in a sentence, many of them cut short."""
-    more = f" and {len(names) - SHOWN_NAMES} more (--json names all)" if len(names) > SHOWN_NAMES else ""
+    more = f" and {len(names) - SHOWN_NAMES} more (--json lists all)" if len(names) > SHOWN_NAMES else ""
     return escape(", ".join(names[:SHOWN_NAMES])) + more
 
 
 def complete_already(written: Written) -> list[RenderableType]:
     """The report of a run that had nothing to do."""
     lines = [
-        f"{escape(written.destination)} is complete already: it has what the same command writes from "
+        f"{escape(written.destination)} is already complete: it has what the same command writes from "
         f"{escape(written.source)}, by the names and sizes of all files, the headers of shards, and the bytes of files "
-        "that are carried over. Nothing was written, and no tensor was compared: csf-tool verify proves them; "
-        "--recheck compares them with the source's."
+        "that are copied. Nothing was written, and no tensor was compared. To prove the tensors: csf-tool verify. "
+        "To compare them with the source: --recheck."
     ]
     return [*lines, *(f"Note: {note}" for note in sentences_of(written.notes))]

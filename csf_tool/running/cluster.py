@@ -41,7 +41,7 @@ def _require_scheduler(address: str) -> None:
     found = asyncio.run(ask())
     kind = found.get("type") if isinstance(found, dict) else None
     if kind != "Scheduler":
-        raise EnvironmentFault(f"--cluster {address}: is no Dask scheduler (but: {brief(kind)})")
+        raise EnvironmentFault(f"--cluster {address}: is not a Dask scheduler, but: {brief(kind)}")
 
 
 @contextmanager
@@ -81,7 +81,9 @@ def require_files(checkpoint: Checkpoint) -> None:
         UsageError: it is on the Hub.
     """
     if checkpoint.is_remote:
-        raise UsageError(f"{checkpoint.label}: workers of a cluster read files: fetch it first with `hf download`")
+        raise UsageError(
+            f"{checkpoint.label}: the workers of a cluster can only read files: fetch it first with `hf download`"
+        )
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,8 @@ def run_forked(tasks: int, work: Work[R], done: Callable[[int, R], None], worker
     except BrokenProcessPool as error:
         codes = [worker.exitcode for worker in forked if worker.exitcode not in (0, -signal.SIGTERM)]
         raise EnvironmentFault(
-            f"a process that went through a shard was ended from outside (exit code {(codes or [-signal.SIGTERM])[0]}; "
-            "memory may have been short): run the same command again, with --jobs 1 if it happens again"
+            f"a worker process was ended from outside (exit code {(codes or [-signal.SIGTERM])[0]}; "
+            "perhaps for lack of memory): run the same command again, with --jobs 1 if it happens again"
         ) from error
     finally:
         pool.shutdown()

@@ -69,8 +69,8 @@ def refuse_wrong(wrong: Sequence[Path]) -> None:
         UsageError: there are such files.
     """
     if wrong:
-        more = f", nor do {len(wrong) - 1} more files" if len(wrong) > 1 else ""
-        problem = f"does not belong there{more}: remove what is wrong, and run again"
+        more = f", and neither do {len(wrong) - 1} more files" if len(wrong) > 1 else ""
+        problem = f"does not belong there{more}: remove the wrong files, and run the command again"
         raise UsageError(problem, Code.WRONG_IN_DESTINATION, str(min(wrong)))
 
 

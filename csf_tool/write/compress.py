@@ -30,7 +30,7 @@ from csf_tool.disk.json_files import render_json
 from csf_tool.disk.own_files import OWN_FOLDER
 from csf_tool.errors import UsageError
 from csf_tool.progress import Progress
-from csf_tool.text import count
+from csf_tool.text import count, counted
 from csf_tool.write.carrying import Tensors, keep_what_stays_true, tensors_of
 from csf_tool.write.destination import Destination
 from csf_tool.write.earlier import Earlier, kept_facts, require_sound
@@ -158,7 +158,7 @@ def compress(
     begun, how = time.monotonic(), how or WriteOptions()
     facts = kept_facts(destination)
     if checkpoint.planes:
-        raise UsageError(f"{checkpoint.label}: holds CSF planes already; csf-tool expand makes it dense")
+        raise UsageError(f"{checkpoint.label}: already holds CSF planes; csf-tool expand makes it dense")
     if not checkpoint.dense_planes and not facts:
         raise _nothing_fits(checkpoint)
     configs = read_configs(checkpoint)
@@ -225,7 +225,7 @@ def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
     if left:
         return UsageError(f"0 planes matched: {stay_dense(left)}", Code.NOTHING_MATCHED, checkpoint.label)
     found = dict.fromkeys(other.kind.weights for other in checkpoint.other_scales)
-    instead = f": its scales are those of {' and '.join(found)}" if found else ""
+    instead = f": its scales belong to {' and '.join(found)}" if found else ""
     return UsageError(f"{checkpoint.label}: holds no FP4 block scales ({checkpoint.kind}){instead}")
 
 
@@ -235,12 +235,12 @@ def _notes(target: TargetLayout, options: CompressOptions, recipes: Recipes, cho
     unfound = recipes.unfound(readable)
     if target.layout.keeps_dense_files:
         is_unusual = unfound and not options.layout
-        return [f"--to {target.layout.name} was chosen, as in the other layout {unfound}"] if is_unusual else []
+        return [f"--to {target.layout.name} was chosen, because in the other layout {unfound}"] if is_unusual else []
     notes = [f"{unfound}; --to container writes what other readers find"] if unfound else []
     grown = [stored - dense for _, dense, stored in choice.scales() if stored > dense]
     if grown and not options.rules.keep_larger:
         more = f"{count(len(grown), 'plane')} took {sum(grown)} bytes more"
-        notes.append(f"{more}: a module is marked, and compressed, as a whole where it shrinks as a whole")
+        notes.append(f"{more}: csf-tool marks and compresses a module as a whole if the whole module shrinks")
     return notes
 
 
@@ -250,8 +250,8 @@ def _with_all_experts(checkpoint: Checkpoint, choice: _Choice) -> list[str]:
     found = [name for name, n in rows.items() if experts.of_tensor(name) is None and experts.are_all_in(name, n)]
     if not found:
         return []
-    are = f"{count(len(found), 'plane')}, as {found[0]}, with the rows of all experts"
-    return [f"{are}: csf-tool reads such planes, engines that look for a plane of each expert do not (--exclude)"]
+    are = f"{counted(found, 'plane')}, with the rows of all experts"
+    return [f"{are}: csf-tool reads such planes, but engines that need one plane per expert do not (--exclude)"]
 
 
 def _compressed(

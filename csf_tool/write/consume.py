@@ -36,9 +36,9 @@ def require_consumable(checkpoint: Checkpoint) -> None:
         UsageError: one is a link (as in a Hub cache), has other names, or belongs to somebody else.
     """
     if checkpoint.hub:
-        raise UsageError(f"--consume-source: {checkpoint.label} is on the Hub: csf-tool removes nothing there")
+        raise UsageError(f"--consume-source: {checkpoint.label} is on the Hub, where csf-tool removes nothing")
     if checkpoint.aside and not checkpoint.index:
-        problem = f"--consume-source: no index says that {checkpoint.aside[0]} does not count: move it away first"
+        problem = f"--consume-source: no index tells whether {checkpoint.aside[0]} counts: move it away first"
         raise UsageError(problem, Code.SHARED_SOURCE)
     for shard in checkpoint.shards:
         if reason := _why_not(shard):
@@ -61,7 +61,7 @@ def sole_consumer(checkpoint: Checkpoint) -> Iterator[None]:
     folder = os.open(checkpoint.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if lock(folder, wait=False) is False:
-            raise EnvironmentFault("another run removes its shards: nothing was done", file=checkpoint.label)
+            raise EnvironmentFault("another run is removing its shards: nothing was done", file=checkpoint.label)
         yield
     finally:
         os.close(folder)
@@ -231,7 +231,7 @@ class Consumer:
             return
         is_same = then is not None and os.path.samestat(now, then)
         if not is_same or (now.st_size, now.st_mtime_ns) != (source.size, source.mtime_ns):
-            raise EnvironmentFault("was replaced after it was read: it is kept", file=str(source.path))
+            raise EnvironmentFault("was replaced after csf-tool read it, so it is kept", file=str(source.path))
 
     def _read_back(self, shard: OutputShard) -> None:
         path = self._journal.path_of(shard.name)
@@ -239,7 +239,7 @@ class Consumer:
             drop_cache(reader.fileno(), 0, 0)  # the whole file: the disk is asked, not the cache
         if self._right_record(shard) is None:
             raise EnvironmentFault(
-                f"{shard.name}: the disk does not give back what was written: its source is kept; check the disk"
+                f"{shard.name}: the disk returns other bytes than were written: the source is kept; check the disk"
             )
 
 

@@ -39,12 +39,12 @@ from csf_tool.write.run import WriteOptions, Written
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout
 
 HEADERS_UNKNOWN = (
-    "unknown: converted from the Hugging Face layout, so the original shards cannot be restored bit for bit; "
-    "the dense order is csf-tool's own"
+    "unknown, because this was converted from the Hugging Face layout: "
+    "the original shards cannot be restored bit for bit; the order of the dense tensors is csf-tool's own"
 )
 """Note of a manifest without hashes of the originals."""
 
-_ONE_ALONE = "; of the expanded checkpoint, csf-tool compress --exclude can compress those of one alone"
+_ONE_ALONE = "; to compress the scales of one codec only, use csf-tool expand, then csf-tool compress --exclude"
 """The way to what has room for one codec."""
 
 
@@ -115,7 +115,7 @@ def convert(
         output = _serving_output(checkpoint, facts, options)
     written = write(output, checkpoint, destination, earlier, progress, how, begun)
     if how.link and (copied := len(written.new_shards) - len(written.linked)):
-        why = "their headers change, they are on the Hub, or the file system does not link"
+        why = "their headers change, they are on the Hub, or the file system cannot link"
         notes.append(f"{count(copied, 'shard')} copied, not linked: {why}")
     return Converted(**vars(written) | {"notes": written.notes + notes}, target=target)
 
@@ -140,20 +140,20 @@ def _require_convertible(
             remedy = _ONE_ALONE if len(formats) > 1 else ""
             raise UsageError(f"--to {target.value}: {refusal}{remedy}")
         if isinstance(checkpoint.layout, written.layout):
-            raise UsageError(f"{checkpoint.label}: is a {checkpoint.layout.words} already")
+            raise UsageError(f"{checkpoint.label}: is already a {checkpoint.layout.words}")
     elif len(formats) > 1:
         raise UsageError(
-            f"--to serving: its config states one codec, and these scales are {titles(formats)}{_ONE_ALONE}"
+            f"--to serving: its config names one codec, but these scales are {titles(formats)}{_ONE_ALONE}"
         )
     elif not checkpoint.layout.can_be_served:
         raise UsageError(
-            "--to serving: the builds that read a serving directory want a container; convert to one first"
+            "--to serving: a serving directory needs a container: use csf-tool convert --to container first"
         )
     names = [shard.file for shard in checkpoint.shards]
     if len(set(names)) < len(names):
-        raise UsageError(f"{checkpoint.label}: two shards of one file name in different folders")
+        raise UsageError(f"{checkpoint.label}: two shards have the same file name in different folders")
     if how.consume_source and (how.link or target is Target.SERVING):
-        raise UsageError("--consume-source: what --link and --to serving give needs the source's shards")
+        raise UsageError("--consume-source: the results of --link and --to serving need the source's shards")
 
 
 def _output(
@@ -205,7 +205,7 @@ def _marked_configs(checkpoint: Checkpoint, earlier: Earlier, notes: list[str]) 
     modules = list(map(module_of, names))
     dense = {recipes.whole_of(plane.name) for plane in checkpoint.dense_planes if recipes.cover(plane.name)}
     if half := sorted(dense & {recipes.whole_of(name) for name in names if recipes.cover(name)}):
-        raise UsageError(f"--to hf: some scales of {half[0]} are dense, and a mark stands for a whole module")
+        raise UsageError(f"--to hf: some scales of {half[0]} are dense, but a mark in the config covers a whole module")
 
     def mark(raw: bytes, name: str) -> bytes:
         kept = earlier.content(name)
@@ -232,7 +232,7 @@ def _stored_index(checkpoint: Checkpoint, earlier: Earlier, shards: list[OutputS
             if stored in tied:
                 placed[stored] = listed[stored]
             if stored not in placed:
-                problem = f"lists {dense}, which no shard holds"
+                problem = f"lists {dense}, but no shard holds it"
                 raise CheckpointError(problem, Code.INDEX_NAMES_MISSING_TENSOR, str(name))
             weight_map[stored] = placed[stored]
     if index is None:

@@ -101,7 +101,7 @@ def write_side_file(side_file: SideFile, journal: Journal) -> int:
 
     def prove(path: Path) -> Record:
         if side_file.sha256 and (found := sha256_of(path, name)) != side_file.sha256:
-            problem = f"its SHA-256 became {found} while the run went on, it was {side_file.sha256}: not written"
+            problem = f"its SHA-256 changed to {found} during this run, from {side_file.sha256}: not written"
             raise CheckpointError(problem, Code.SOURCE_CHANGED, side_file.name)
         return Record(size)
 

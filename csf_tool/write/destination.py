@@ -33,7 +33,7 @@ class Destination:
         self.path = path
         self._keep_cache = keep_cache
         if source and _nested(path.resolve(), source.resolve()):
-            problem = f"destination and source ({source}) must not lie inside one another"
+            problem = f"the source ({source}) and the destination must not be inside one another"
             raise UsageError(problem, Code.NESTED_FOLDERS, str(path))
         _require_folder_or_room(path)
         require_plain(path)
@@ -70,8 +70,10 @@ class Destination:
             EnvironmentFault: they have not.
         """
         if free < nbytes:
-            problem = "too little room (--ignore-space begins all the same): "
-            problem += f"{size(nbytes)} are needed, {size(free)} are free: {size(nbytes - free)} short"
+            problem = "not enough disk space: "
+            problem += (
+                f"{size(nbytes)} needed, {size(free)} free, {size(nbytes - free)} missing (--ignore-space overrides)"
+            )
             raise EnvironmentFault(problem, Code.NO_ROOM, str(self.path))
 
     def _existing(self) -> Path:
@@ -118,7 +120,7 @@ class Destination:
             EnvironmentFault: the system cannot write there.
         """
         if is_own(name):
-            problem = "csf-tool keeps this name for itself in a destination: rename the file"
+            problem = "csf-tool needs this name for its own files in a destination: rename the file"
             raise CheckpointError(problem, Code.UNUSABLE_NAME, name)
         target = self.path / name
         try:
@@ -131,7 +133,7 @@ class Destination:
     def _make_folder(self, folder: Path) -> None:
         """Make a folder of the destination; an existing one may be somebody else's link, and must not lead out."""
         if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(self.path)):
-            raise UsageError(f"{folder}: leads out of {self.path} by a link: nothing is written there")
+            raise UsageError(f"{folder}: a link leads out of {self.path}: nothing is written there")
         folder.mkdir(parents=True, exist_ok=True)
 
     def link(self, name: str, source: Path) -> bool:
@@ -163,7 +165,7 @@ def _require_folder_or_room(path: Path) -> None:
     if there and not exists(there):
         raise UsageError(f"{there}: is a link that leads nowhere: give a new or empty folder")
     if there and not is_folder(there):
-        raise UsageError(f"{there}: exists and is not a folder")
+        raise UsageError(f"{there}: exists, but is not a folder")
     if (address := re.match(r"([A-Za-z][\w+.-]+):/", path.as_posix())) and not exists(Path(path.parts[0])):
         problem = (
             f"is an address ({address[1]}), and csf-tool writes into folders: give one; `hf upload` takes it from there"

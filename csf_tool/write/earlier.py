@@ -72,7 +72,7 @@ class Earlier:
         return cls(consumed, kept_facts(destination), was_finished, result, run, journal)
 
     def written(self, checkpoint: Checkpoint, destination: Path, notes: list[str]) -> Written:
-        """The report on a result that was complete already."""
+        """The report on a result that was already complete."""
         return Written(source=checkpoint.label, destination=str(destination), notes=notes, was_complete=True)
 
     def content(self, name: str) -> bytes | None:
@@ -91,7 +91,7 @@ class Earlier:
         """
         record = records.get(name) or self._journal.finished(name)
         if record is None:
-            raise CheckpointError("was written by an earlier run, and is not there any more", Code.LOST_OUTPUT, name)
+            raise CheckpointError("was written by an earlier run, but is missing now", Code.LOST_OUTPUT, name)
         return record
 
 

@@ -88,7 +88,7 @@ def require_lossless(encoded: CodedPlane) -> None:
     """
     plane = encoded.plane
     if encoded.streams.decode().tobytes() != encoded.scales.tobytes():
-        problem = "what was encoded does not give back the original scales"
+        problem = "the encoded streams do not decode to the original scales"
         raise CheckpointError(problem, Code.WRITTEN_WRONGLY, plane.shard.name, plane.name)
 
 
@@ -142,7 +142,7 @@ class EncodingRenderer(Renderer):
             plane = encoded.plane
             if len(encoded.streams.exceptions) != self.exceptions[plane.name]:
                 where = plane.shard.name, plane.name
-                raise CheckpointError("changed since it was measured", Code.SOURCE_CHANGED, *where)
+                raise CheckpointError("changed after csf-tool measured it", Code.SOURCE_CHANGED, *where)
             yield encoded.streams
 
 
@@ -214,7 +214,7 @@ class _Encoding(Rendering):
             hasher.update(piece)
             on_bytes(len(piece))
         if hasher.hexdigest() != original.sha256:
-            problem = "what was written does not give back the original shard"
+            problem = "the written shard does not decode to the original shard"
             raise CheckpointError(problem, Code.WRITTEN_WRONGLY, self._shard.name)
 
 
@@ -226,5 +226,5 @@ def _original(path: Path, name: str, receipt: Receipt) -> LogicalShard:
     written = Checkpoint(path, SingleFile(path.parent), shards=[shard])
     written.plane_table, problems = find_planes(Stored([shard]), receipt.scales)
     if found := errors(problems):
-        raise CheckpointError(f"what was just written is not sound: {found[0]}", Code.WRITTEN_WRONGLY)
+        raise CheckpointError(f"the shard that was just written is wrong: {found[0]}", Code.WRITTEN_WRONGLY)
     return original_shard(receipt, logical_tensors(written))

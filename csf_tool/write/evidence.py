@@ -26,7 +26,7 @@ Evidence = Mapping[str, tuple[PublishedHash, ...]]
 def evidence_warnings(checkpoint: Checkpoint) -> list[Problem]:
     """Warnings of oddities among the hashes that came with a checkpoint; it can be read all the same."""
     missing = [
-        Problem(f"is not there; its hash is known ({entry.place})", Code.MISSING_FILE, entry.file)
+        Problem(f"is missing, but its hash is known ({entry.place})", Code.MISSING_FILE, entry.file)
         for entry in ([] if checkpoint.hub else published_hashes(checkpoint))
         if not entry.file.endswith(SHARD_SUFFIX) and not is_file(checkpoint.root / entry.file)
     ]
@@ -104,7 +104,7 @@ def require_hash(
         EnvironmentFault: the system cannot read it.
     """
     if faults := hash_faults(path, name, known, sha256, on_bytes):
-        remedy = "download it again, or remove that record if the file was changed on purpose"
+        remedy = "download it again, or remove that record if you changed the file on purpose"
         found = faults[0].replace("sha256", "SHA-256", 1)
         raise CheckpointError(f"{refusal}: its {found}: {remedy}", Code.HASH_DIFFERS, name)
 

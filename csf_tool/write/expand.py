@@ -19,7 +19,7 @@ from csf_tool.disk.json_files import render_json
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Progress
-from csf_tool.text import count
+from csf_tool.text import counted
 from csf_tool.write.carrying import keep_what_stays_true
 from csf_tool.write.decoding import DecodingRenderer, decoded_shard
 from csf_tool.write.earlier import Earlier, require_sound
@@ -74,7 +74,7 @@ def expand(
     # Recipes say how to read the bytes, not what they are, and expand removes the marks anyway.
     require_sound(checkpoint, earlier.consumed, "not expanded", excused=CONFIG_FILES)
     if not checkpoint.planes:
-        problem = f"holds no CSF planes: nothing to expand ({checkpoint.kind})"
+        problem = f"holds no CSF planes, so there is nothing to expand ({checkpoint.kind})"
         raise UsageError(problem, Code.NOTHING_TO_EXPAND, checkpoint.label)
     checkpoint.fetch_side_files()
     require_known_hashes(checkpoint, "not expanded")
@@ -119,9 +119,9 @@ def _side_files(
             return strip_encoding(raw, name)
         except CheckpointError as error:
             if mentions_encoding(raw):
-                problem = f"{error.problem}: the marks of CSF in it cannot be taken out; download it again"
+                problem = f"{error.problem}: csf-tool cannot remove the CSF marks in it; download it again"
                 raise CheckpointError(problem, error.code, name) from error
-            notes.append(f"{error}: carried over as it is")
+            notes.append(f"{error}: copied unchanged")
             return raw
 
     restored = all(shard.sha256 for shard in shards)
@@ -155,7 +155,7 @@ def _never_held(checkpoint: Checkpoint, shards: list[LogicalShard]) -> list[str]
         return [str(error)]
     if not lacking:
         return []
-    return [f"{name} lists {count(len(lacking), 'shard')} that the container never held, as {lacking[0]}"]
+    return [f"{name} lists shards that the container never held: {counted(lacking, 'shard')}"]
 
 
 def _index(checkpoint: Checkpoint, shards: list[LogicalShard], restored: bool, earlier: Earlier) -> list[SideFile]:

@@ -59,7 +59,7 @@ def _fetch(shard: Shard, remote: RemoteFile, path: Path, on_bytes: OnBytes) -> P
             return path
         path.unlink()
         if not was_begun:
-            problem = f"{algorithm} of what was fetched is {found}, the Hub lists {digest}"
+            problem = f"{algorithm} of the fetched file is {found}, but the Hub lists {digest}"
             raise CheckpointError(problem, Code.HASH_DIFFERS, shard.name)
         # A run that was killed can leave bytes that never reached the disk: once more, from the start.
 

@@ -9,7 +9,7 @@ from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder
 from csf_tool.errors import EnvironmentFault, UsageError
 from csf_tool.progress import Progress
-from csf_tool.text import count
+from csf_tool.text import counted
 from csf_tool.write.compress import Compressed, CompressOptions, compress
 from csf_tool.write.convert import Converted, ConvertOptions, convert
 from csf_tool.write.expand import Expanded, expand
@@ -26,8 +26,7 @@ def require_all_shards(done: Written) -> None:
         EnvironmentFault: other parts of the run have still to write shards.
     """
     if done.missing:
-        missing = count(len(done.missing), "shard")
-        raise EnvironmentFault(f"{done.destination}: not complete: {missing} missing, as {done.missing[0]}")
+        raise EnvironmentFault(f"{done.destination}: is not complete: it lacks {counted(done.missing, 'shard')}")
 
 
 def finish(

@@ -119,7 +119,7 @@ class Journal:
                         self.require_fit(run, beside)  # if it is of another run, report that instead
                         raise
                 time.sleep(_PAUSE_SECONDS)  # the other process is about to write its description
-        raise EnvironmentFault(f"{self._destination}: other processes keep removing {OWN_FOLDER} in it")
+        raise EnvironmentFault(f"{self._destination}: other processes keep removing {OWN_FOLDER} from it")
 
     def remove_abandoned(self) -> None:
         """Remove partial files of processes that have ended, which would take room."""
@@ -306,7 +306,7 @@ class Journal:
             return
         if beside is not None:
             if foreign := [name for name in relative_files(self._destination) if name not in beside]:
-                raise UsageError(f"{self._destination}: has {foreign[0]} in it, which is no file of the result")
+                raise UsageError(f"{self._destination}: contains {foreign[0]}, which is not a file of the result")
         else:
             self.require_begun_or_empty()
 
@@ -393,7 +393,7 @@ def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
     try:
         return {str(entry["name"]): (int(entry["size"]), int(entry["mtime_ns"])) for entry in entries}
     except (ValueError, TypeError, LookupError) as error:
-        problem = "holds records that are damaged: which shards were removed is unknown"
+        problem = "holds damaged records: it is unknown which shards were removed"
         raise CheckpointError(problem, Code.DAMAGED_JOURNAL, str(folder)) from error
 
 

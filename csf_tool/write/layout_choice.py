@@ -21,7 +21,7 @@ def layout_to_write(checkpoint: Checkpoint, given: CompressTo | None, rules: Rul
         default = target_for(formats)
         target = asked[0] if given else default
         instead = f"; use --to {default.layout.name}" if target.refusal(formats, ()) else ""
-        instead += ", or --exclude all scales but those of one" if len(formats) > 1 else ""
+        instead += ", or --exclude the scales of all codecs but one" if len(formats) > 1 else ""
         raise UsageError(f"--to {target.layout.name}: {target.refusal(formats, checkpoint.shards)}{instead}")
     finds = len(possible) == 1 or find_planes(checkpoint, rules, recipes)
     return next((target for target in possible if finds or target.layout.keeps_dense_files), possible[0])

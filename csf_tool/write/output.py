@@ -122,6 +122,6 @@ class Output:
         alike: defaultdict[str, set[str]] = defaultdict(set)
         for name in [*(shard.name for shard in self.shards), *(file.target for file in self.side_files)]:
             alike[unicodedata.normalize("NFC", name).casefold()].add(name)
-        lost = "a file system that ignores case would lose one"
+        lost = "a file system that ignores case would lose one of them"
         groups = (sorted(group) for group in alike.values() if len(group) > 1)
-        return [f"{' and '.join(group)}: names that differ in case only; {lost}" for group in groups]
+        return [f"{' and '.join(group)}: these names differ only in case; {lost}" for group in groups]

@@ -67,7 +67,7 @@ class Recipes:
             by_file[name].update(written if states_one_algorithm(config) else ())
         decides = deciding_config(configs)
         if decides is None:
-            instead = f"{' and '.join(configs)} states no quantization" if configs else _NO_CONFIG
+            instead = f"{' and '.join(configs)} has no quantization" if configs else _NO_CONFIG
         else:
             instead = _statement(decides, configs[decides])
         return cls(by_file[decides] if decides else set(), list(by_file.values()), written, instead)
@@ -90,7 +90,7 @@ class Recipes:
         if not modules:
             return ""
         of = modules[0] + (f" (of {len(modules)} modules)" if len(modules) > 1 else "")
-        return f"readers that go by recipes will not find its CSF planes, as those of {of}: {self.instead}"
+        return f"readers that go by recipes will not find its CSF planes, such as those of {of}: {self.instead}"
 
 
 def _statement(name: str, config: Any) -> str:
@@ -98,4 +98,4 @@ def _statement(name: str, config: Any) -> str:
         return f"no recipe of {name} covers them"
     block = quantization_config(config)
     stated = [f"{key} {block[key]}" for key in ("quant_method", "quant_algo") if isinstance(block.get(key), str)]
-    return f"{name} states {' and '.join(stated) or 'a quantization'}, and no recipe that could be marked"
+    return f"{name} has {' and '.join(stated) or 'a quantization'}, but no recipe that could be marked"

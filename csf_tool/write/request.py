@@ -51,7 +51,7 @@ class WriteRequest:
         """
         Share.parse(self.shards)
         if self.consume_source and (self.shards or self.cluster):
-            problem = "removes what other parts may need: run it without --shards and --cluster"
+            problem = "removes shards that other parts may need: run it without --shards and --cluster"
             raise UsageError(f"--consume-source {problem}")
 
     def place(self, path: Path) -> Path:

@@ -35,7 +35,7 @@ class Share:
             return cls()
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
         if not match or not 1 <= int(match[1]) <= int(match[2]):
-            raise UsageError(f"--shards {text}: give I/N with I from 1 to N, like 3/8")
+            raise UsageError(f"--shards {text}: give I/N with I from 1 to N, for example 3/8")
         return cls(int(match[1]), int(match[2]))
 
     def takes(self, i: int) -> bool:
@@ -100,7 +100,7 @@ class Run:
             options = dict(found["options"])
             return cls(str(found["operation"]), str(found["source"]), options, *(str(found[k]) for k in MAY_DIFFER))
         except (ValueError, TypeError, LookupError) as error:
-            problem = "does not say what it is the journal of"
+            problem = "does not say which run it belongs to"
             raise CheckpointError(problem, Code.DAMAGED_JOURNAL, f"{OWN_FOLDER}/{DESCRIPTION}") from error
 
     def is_same(self, other: "Run") -> bool:

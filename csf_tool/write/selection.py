@@ -38,8 +38,11 @@ def stay_dense(left: Sequence[LeftDense]) -> str:
     reasons: dict[str, list[LeftDense]] = {}
     for entry in left:
         reasons.setdefault(entry.reason, []).append(entry)
-    said = [f"{_stay(len(alike))}, as {alike[0].plane.name}: {reason}" for reason, alike in reasons.items()]
-    more = f"; and so on, for {len(said) - _REASONS} more reasons" if len(said) > _REASONS else ""
+    said = [
+        f"{_stay(len(alike))} ({'' if len(alike) == 1 else 'for example '}{alike[0].plane.name}): {reason}"
+        for reason, alike in reasons.items()
+    ]
+    more = f"; others stay dense for {len(said) - _REASONS} more reasons" if len(said) > _REASONS else ""
     return "; ".join(said[:_REASONS]) + more
 
 
@@ -68,11 +71,11 @@ class Rules:
         fault = plane.fmt.geometry_fault(plane.rows, plane.cols)
         if not self.include and experts.of_tensor(plane.name) is None:
             if not experts.are_all_in(plane.name, plane.rows):
-                return "not a routed expert's"
+                return "not the scale of a routed expert"
             if fault:
-                return f"it has the rows of all experts, which no readers split, and as one plane {fault}"
+                return f"it has the rows of all experts, no reader splits it, and as one plane {fault}"
         if doubt and not self.allow_padded:
-            return f"its layout is unknown, {doubt} (--allow-padded takes it as it is)"
+            return f"its layout is unknown, because {doubt} (--allow-padded compresses it as it is)"
         return fault
 
 
@@ -123,7 +126,7 @@ def _growing(
         dense = sum(plane.dense_bytes for plane in together)
         if stored >= dense:
             whole = f"{module} as a whole would not shrink: " if len(together) > 1 else ""
-            reason = f"{whole}CSF would take {stored} bytes, dense {dense} (--keep-larger forces it)"
+            reason = f"{whole}CSF would take {stored} bytes, but dense {dense} (--keep-larger forces it)"
             reasons |= {plane.name: reason for plane in together}
     return reasons
 
@@ -142,7 +145,7 @@ def _in_whole_modules(
         if (first := broken.get(module)) is None:
             kept.append(plane)
         else:
-            because = f"{module} is left dense as a whole, for {first.plane.name}: {first.reason}"
+            because = f"{module} stays dense as a whole because of {first.plane.name}: {first.reason}"
             dropped.append(LeftDense(plane, because))
     return kept, dropped
 

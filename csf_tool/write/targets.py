@@ -65,7 +65,7 @@ def require_that_options_fit(to: str | None, origin: StatedOrigin, checkpoint_ro
     """
     given = [f"--{name.replace('_', '-')}" for name, value in vars(origin).items() if value is not None]
     if given and to not in (None, Target.CONTAINER):
-        raise UsageError(f"{' and '.join(given)}: only a container records this, and --to {to} writes none")
+        raise UsageError(f"{' and '.join(given)}: only a container records this, but --to {to} does not write one")
     if checkpoint_root and to != Target.SERVING:
         raise UsageError(f"--checkpoint-root: is for --to serving, not for --to {to}")
 
@@ -86,7 +86,7 @@ class TargetLayout:
     def unread(self, formats: Sequence[CsfFormat]) -> str:
         """The formats that it can hold, and that none of its readers knows; empty where there are none."""
         unknown = titles(fmt for fmt in formats if not fmt.has_hf_readers)
-        return f"no reader knows {unknown} CSF in the {self.layout.words}" if unknown else ""
+        return f"no reader can find {unknown} CSF in the {self.layout.words}" if unknown else ""
 
     def placed(self, files: Sequence[SideFile]) -> list[SideFile]:
         """The model's own files at their places in the layout."""
@@ -110,9 +110,9 @@ class ContainerTarget(TargetLayout):
     def refusal(self, formats: Sequence[CsfFormat], shards: Sequence[Shard]) -> str:
         """See `TargetLayout.refusal`."""
         if len(formats) > 1:
-            return f"a container states one codec, and these scales are {titles(formats)}"
+            return f"a container has one codec, but these scales are {titles(formats)}"
         nested = [shard.name for shard in shards if "/" in shard.name]
-        return f"shard {nested[0]} lies in a folder; a container's shard names are plain" if nested else ""
+        return f"shard {nested[0]} is in a folder; a container's shards are not" if nested else ""
 
     def unread(self, formats: Sequence[CsfFormat]) -> str:  # noqa: ARG002
         """See `TargetLayout.unread`; a container has readers for all."""

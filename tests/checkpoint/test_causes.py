@@ -66,7 +66,7 @@ def test_names_and_numbers_make_no_other_cause(one: str, other: str) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("dtype is BF16, the reference has F32", "dtype is F32, the reference has BF16"),
+        ("dtype is BF16, but the reference has F32", "dtype is F32, but the reference has BF16"),
         ("stored as NVFP4", "stored as MXFP4"),
         ("fixed_bytes 5", "exception_bytes 5"),
         ("is missing", "is damaged"),

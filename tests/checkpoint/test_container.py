@@ -103,39 +103,43 @@ def drop(*path: str | int) -> Change:
 ZEROS = "0" * 64
 
 MANIFEST_CHANGES: list[tuple[str, Change, str]] = [
-    ("schema of another tool", put("schema", to="other/1"), "schema 'other/1' is not one that csf-tool reads"),
-    ("newer schema", put("schema", to="lil-nvfp4-csf-checkpoint/2"), "is not one that csf-tool reads"),
-    ("schema no string", put("schema", to=1), "schema 1 is not one that csf-tool reads"),
-    ("no schema", drop("schema"), "schema None is not one that csf-tool reads"),
-    ("schema of the other codec", put("schema", to=MXFP4.schema), f"codec is '{NVFP4.codec}', its schema goes with"),
-    ("codec", put("codec", to=MXFP4.codec), f"codec is '{MXFP4.codec}', its schema goes with '{NVFP4.codec}'"),
-    ("no codec", drop("codec"), "codec is None, its schema goes with"),
-    ("family", put("family", to="other"), "build-contract.json: family is 'mini', the manifest says 'other'"),
+    ("schema of another tool", put("schema", to="other/1"), "has schema 'other/1', which csf-tool cannot read"),
+    ("newer schema", put("schema", to="lil-nvfp4-csf-checkpoint/2"), "which csf-tool cannot read"),
+    ("schema no string", put("schema", to=1), "has schema 1, which csf-tool cannot read"),
+    ("no schema", drop("schema"), "has schema None, which csf-tool cannot read"),
+    ("schema of the other codec", put("schema", to=MXFP4.schema), f"codec is '{NVFP4.codec}', but its schema needs"),
+    ("codec", put("codec", to=MXFP4.codec), f"codec is '{MXFP4.codec}', but its schema needs '{NVFP4.codec}'"),
+    ("no codec", drop("codec"), "codec is None, but its schema needs"),
+    ("family", put("family", to="other"), "build-contract.json: family is 'mini', but the manifest has 'other'"),
     ("no family", drop("family"), "family is None, not a string"),
     ("family no string", put("family", to=[]), "family is [], not a string"),
-    ("source_model_id", put("source_model_id", to="x/y"), "source_model_id is 'example/mini', the manifest says 'x/y'"),
+    (
+        "source_model_id",
+        put("source_model_id", to="x/y"),
+        "source_model_id is 'example/mini', but the manifest has 'x/y'",
+    ),
     ("source_revision", put("source_revision", to="f" * 40), "source_revision is"),
     ("status by one letter", put("status", to="compleue"), "status is 'compleue', not 'complete'"),
     ("shards no list", put("shards", to={}), "shards is not a list"),
     ("no shards", drop("shards"), "shards is not a list"),
     ("empty shards", put("shards", to=[]), "lists no shard"),
-    ("a row no object", put("shards", 0, to=[]), "a shard's row is not an object"),
+    ("a row no object", put("shards", 0, to=[]), "the entry of a shard is not an object"),
     ("a row fewer", drop("shards", 1), f"tensors/{SECOND}: is not listed in the manifest"),
     ("a row twice", lambda m: m["shards"].append(m["shards"][0]), f"lists shard {FIRST} twice"),
-    ("file of another shard", put("shards", 1, "file", to="x.safetensors"), "tensors/x.safetensors: not there"),
+    ("file of another shard", put("shards", 1, "file", to="x.safetensors"), "tensors/x.safetensors: is missing"),
     ("file with a folder", put("shards", 0, "file", to="a/x.safetensors"), "is not a plain file name"),
     ("file above", put("shards", 0, "file", to="../x.safetensors"), "is not a plain file name"),
     ("file with backslash", put("shards", 0, "file", to="..\\x.safetensors"), "leaves the checkpoint's folder"),
     ("file on a drive", put("shards", 0, "file", to="C:x.safetensors"), "leaves the checkpoint's folder"),
     ("file of another kind", put("shards", 0, "file", to="x.bin"), "is not a plain file name ending in .safetensors"),
     ("file no string", put("shards", 0, "file", to=7), "shard name 7 is not a plain file name"),
-    ("target size", put("shards", 0, "target_file_bytes", to=1), "bytes, the manifest says 1"),
+    ("target size", put("shards", 0, "target_file_bytes", to=1), "bytes long, but the manifest has 1"),
     ("target size negative", put("shards", 0, "target_file_bytes", to=-1), "target_file_bytes is -1, not a number"),
     ("target size a float", put("shards", 0, "target_file_bytes", to=1.5), "target_file_bytes is 1.5, not a number"),
     ("target size true", put("shards", 0, "target_file_bytes", to=True), "target_file_bytes is True, not a number"),
     ("target size huge", put("shards", 0, "target_file_bytes", to=1 << 63), "not a number of bytes"),
     ("source size", put("shards", 0, "source_file_bytes", to=1), f"{RECEIPT}: source_file_bytes is"),
-    ("source size gone", drop("shards", 0, "source_file_bytes"), "the manifest says None"),
+    ("source size gone", drop("shards", 0, "source_file_bytes"), "the manifest has None"),
     ("target hash", put("shards", 0, "target_sha256", to=ZEROS), f"{RECEIPT}: target_sha256 is"),
     ("target hash short", put("shards", 0, "target_sha256", to="ab"), "'ab', not 64 lowercase hex digits"),
     ("source hash", put("shards", 0, "source_sha256", to=ZEROS), f"{RECEIPT}: source_sha256 is"),
@@ -147,33 +151,57 @@ MANIFEST_CHANGES: list[tuple[str, Change, str]] = [
     (
         "index hash",
         put("metadata_sha256", "model.safetensors.index.json", to=ZEROS),
-        f"metadata_sha256 says '{ZEROS}'",
+        f"but metadata_sha256 has '{ZEROS}'",
     ),
     ("source_index_sha256", put("source_index_sha256", to=ZEROS), f"source_index_sha256 is '{ZEROS}'"),
-    ("scale count", put("compressed_scale_count", to=7), "compressed_scale_count is 7, the shards and rows give 6"),
+    (
+        "scale count",
+        put("compressed_scale_count", to=7),
+        "compressed_scale_count is 7, but the shards and their entries give 6",
+    ),
     ("scale count as text", put("compressed_scale_count", to="6"), "compressed_scale_count is '6'"),
-    ("original bytes", put("original_scale_bytes", to=1), "original_scale_bytes is 1, the shards and rows give 384"),
-    ("compressed bytes", put("compressed_scale_bytes", to=1), "compressed_scale_bytes is 1, the shards and rows give"),
-    ("source total", put("source_weight_file_bytes", to=1), "source_weight_file_bytes is 1, the shards and rows"),
-    ("target total", put("compressed_weight_file_bytes", to=1), "compressed_weight_file_bytes is 1, the shards"),
-    ("saved total", put("saved_weight_file_bytes", to=1), "saved_weight_file_bytes is 1, the shards and rows give"),
+    (
+        "original bytes",
+        put("original_scale_bytes", to=1),
+        "original_scale_bytes is 1, but the shards and their entries give 384",
+    ),
+    (
+        "compressed bytes",
+        put("compressed_scale_bytes", to=1),
+        "compressed_scale_bytes is 1, but the shards and their entries give",
+    ),
+    (
+        "source total",
+        put("source_weight_file_bytes", to=1),
+        "source_weight_file_bytes is 1, but the shards and their entries",
+    ),
+    ("target total", put("compressed_weight_file_bytes", to=1), "compressed_weight_file_bytes is 1, but the shards"),
+    (
+        "saved total",
+        put("saved_weight_file_bytes", to=1),
+        "saved_weight_file_bytes is 1, but the shards and their entries give",
+    ),
     ("no index hash", drop("source_index_sha256"), "source_index_sha256 is"),
 ]
 
 CONTRACT_CHANGES: list[tuple[str, Change, str]] = [
-    ("schema", put("schema", to=MXFP4.schema), f"schema is '{MXFP4.schema}', the manifest says '{NVFP4.schema}'"),
-    ("codec", put("codec", to="x"), "codec is 'x', the manifest says"),
-    ("family", put("family", to="x"), "family is 'x', the manifest says 'mini'"),
-    ("no family", drop("family"), "family is None, the manifest says 'mini'"),
-    ("model", put("source_model_id", to="x"), "source_model_id is 'x', the manifest says"),
-    ("revision", put("source_revision", to="x"), "source_revision is 'x', the manifest says"),
-    ("scale count", put("compressed_scale_count", to=5), "compressed_scale_count is 5, the manifest says 6"),
-    ("index hash", put("source_index_sha256", to=ZEROS), f"source_index_sha256 is '{ZEROS}', the manifest says"),
+    ("schema", put("schema", to=MXFP4.schema), f"schema is '{MXFP4.schema}', but the manifest has '{NVFP4.schema}'"),
+    ("codec", put("codec", to="x"), "codec is 'x', but the manifest has"),
+    ("family", put("family", to="x"), "family is 'x', but the manifest has 'mini'"),
+    ("no family", drop("family"), "family is None, but the manifest has 'mini'"),
+    ("model", put("source_model_id", to="x"), "source_model_id is 'x', but the manifest has"),
+    ("revision", put("source_revision", to="x"), "source_revision is 'x', but the manifest has"),
+    ("scale count", put("compressed_scale_count", to=5), "compressed_scale_count is 5, but the manifest has 6"),
+    ("index hash", put("source_index_sha256", to=ZEROS), f"source_index_sha256 is '{ZEROS}', but the manifest has"),
     ("names no map", put("source_names", to=[]), "source_names is not a map of tensor name to shard file"),
     ("names of no string", put("source_names", SCALE, to=1), "source_names is not a map"),
     ("no names", drop("source_names"), "source_names is not a map"),
     ("a name fewer", drop("source_names", SCALE), f"{SCALE}: the contract does not list it"),
-    ("a name more", put("source_names", "x.weight", to=FIRST), "x.weight: the contract lists it, no shard holds it"),
+    (
+        "a name more",
+        put("source_names", "x.weight", to=FIRST),
+        "x.weight: the contract lists it, but no shard holds it",
+    ),
     ("another shard for a scale", put("source_names", SCALE, to=SECOND), f"the contract places it in {SECOND}"),
     (
         "another shard for a weight",
@@ -189,40 +217,52 @@ CONTRACT_CHANGES: list[tuple[str, Change, str]] = [
 ]
 
 RECEIPT_CHANGES: list[tuple[str, Change, str]] = [
-    ("file", put("file", to=SECOND), f"file is '{SECOND}', the manifest says '{FIRST}'"),
+    ("file", put("file", to=SECOND), f"file is '{SECOND}', but the manifest has '{FIRST}'"),
     ("no file", drop("file"), "shard name None is not a plain file name"),
-    ("target size", put("target_file_bytes", to=1), "target_file_bytes is 1, the manifest says"),
-    ("target hash", put("target_sha256", to=ZEROS), f"target_sha256 is '{ZEROS}', the manifest says"),
-    ("source size", put("source_file_bytes", to=1), "source_file_bytes is 1, the manifest says"),
-    ("source hash", put("source_sha256", to=ZEROS), f"source_sha256 is '{ZEROS}', the manifest says"),
-    ("no source hash", drop("source_sha256"), "source_sha256 is None, the manifest says"),
+    ("target size", put("target_file_bytes", to=1), "target_file_bytes is 1, but the manifest has"),
+    ("target hash", put("target_sha256", to=ZEROS), f"target_sha256 is '{ZEROS}', but the manifest has"),
+    ("source size", put("source_file_bytes", to=1), "source_file_bytes is 1, but the manifest has"),
+    ("source hash", put("source_sha256", to=ZEROS), f"source_sha256 is '{ZEROS}', but the manifest has"),
+    ("no source hash", drop("source_sha256"), "source_sha256 is None, but the manifest has"),
     ("no header", drop("source_header_base64"), "source_header_base64 is missing"),
     ("header no base64", put("source_header_base64", to="!!!!"), "source_header_base64 is not base64"),
     ("header with a line end", lambda r: put("source_header_base64", to=r["source_header_base64"] + "\n")(r), "base64"),
-    ("loose bits", put("source_header_base64", to="AB=="), "source_header_base64 is not what base64 of its own bytes"),
+    (
+        "loose bits",
+        put("source_header_base64", to="AB=="),
+        "source_header_base64 is damaged: encoding its bytes in base64",
+    ),
     ("no scales", drop("scales"), "scales is not an object"),
     ("scales a list", put("scales", to=[]), "scales is not an object"),
     ("a scale no object", put("scales", SCALE, to=1), f"{SCALE}: not an object"),
-    ("a scale fewer", drop("scales", SCALE), f"{SCALE}: no receipt lists it: its source bytes are unknown"),
-    ("dtype", put("scales", SCALE, "dtype", to="U8"), "receipt says dtype U8, NVFP4 scales are F8_E4M3"),
+    ("a scale fewer", drop("scales", SCALE), f"{SCALE}: no receipt lists it: its original bytes are unknown"),
+    ("dtype", put("scales", SCALE, "dtype", to="U8"), "the receipt has dtype U8, but NVFP4 scales are F8_E4M3"),
     ("dtype no string", put("scales", SCALE, "dtype", to=1), f"{SCALE}: dtype is 1"),
-    ("shape", put("scales", SCALE, "shape", to=[32, 2]), "the sources of its geometry contradict each other"),
+    ("shape", put("scales", SCALE, "shape", to=[32, 2]), "its rows and columns are contradictory"),
     ("shape of one size", put("scales", SCALE, "shape", to=[64]), "shape is [64], not [rows, columns]"),
     ("shape with zero", put("scales", SCALE, "shape", to=[0, 4]), "shape is [0, 4], not [rows, columns]"),
     ("shape of floats", put("scales", SCALE, "shape", to=[16.0, 4]), "shape is [16.0, 4], not [rows, columns]"),
-    ("fixed bytes", put("scales", SCALE, "fixed_bytes", to=1), "receipt says fixed_bytes 1, found 48"),
-    ("exception bytes", put("scales", SCALE, "exception_bytes", to=4), "receipt says exception_bytes 4, found 16"),
-    ("source bytes", put("scales", SCALE, "source_bytes", to=65), "receipt says source_bytes 65, found 64"),
+    ("fixed bytes", put("scales", SCALE, "fixed_bytes", to=1), "the receipt has fixed_bytes 1, but the plane has 48"),
+    (
+        "exception bytes",
+        put("scales", SCALE, "exception_bytes", to=4),
+        "the receipt has exception_bytes 4, but the plane has 16",
+    ),
+    (
+        "source bytes",
+        put("scales", SCALE, "source_bytes", to=65),
+        "the receipt has source_bytes 65, but the plane has 64",
+    ),
     ("source bytes text", put("scales", SCALE, "source_bytes", to="64"), "source_bytes is '64', not a number of bytes"),
     ("scale hash", put("scales", SCALE, "source_sha256", to="x"), "source_sha256 is 'x', not 64 lowercase hex digits"),
 ]
 
 VERIFICATION_CHANGES: list[tuple[str, Change, str]] = [
-    ("schema", put("schema", to="x"), "schema is 'x', this container gives"),
-    ("not passed", put("passed", to=False), "passed is False, this container gives True"),
-    ("shards", put("shards", to=3), "shards is 3, this container gives 2"),
-    ("scales", put("scale_matrices", to=3), "scale_matrices is 3, this container gives 6"),
-    ("a damaged key", lambda v: v.update(pasted=v.pop("passed")), "'pasted' is probably a damaged 'passed'"),
+    ("schema", put("schema", to="x"), "schema is 'x', but this container gives"),
+    ("not passed", put("passed", to=False), "passed is False, but this container gives True"),
+    ("shards", put("shards", to=3), "shards is 3, but this container gives 2"),
+    ("scales", put("scale_matrices", to=3), "scale_matrices is 3, but this container gives 6"),
+    ("a damaged key", lambda v: v.update(pasted=v.pop("passed")), "'pasted' is probably 'passed'"),
 ]
 
 
@@ -250,7 +290,7 @@ def test_one_changed_field_is_reported(container: Path, file: str, change: Chang
     [
         (b"[]", "not a JSON object"),
         (b"", "not valid JSON"),
-        (b'{"a": 1, "a": 1}', "key 'a' stands twice"),
+        (b'{"a": 1, "a": 1}', "key 'a' appears twice"),
         (LFS_POINTER, "is a git-LFS pointer"),
         (b"<html>", "is a web page"),
     ],
@@ -292,15 +332,17 @@ def test_totals_that_are_absent_are_not_missed(container: Path) -> None:
 def test_without_a_contract_the_rest_is_checked(container: Path) -> None:
     (container / "build-contract.json").unlink()
     assert problems(container) == []
-    assert warnings(container) == ["build-contract.json: not there: which shard held which source tensor is unknown"]
+    assert warnings(container) == [
+        "build-contract.json: missing: it is unknown which shard of the original held which tensor"
+    ]
 
 
 def test_without_receipts_it_is_said_that_the_source_cannot_be_proved(tmp_path: Path) -> None:
     root = home_made(tmp_path)
     assert problems(root) == []
     assert warnings(root) == [
-        "build-contract.json: not there: which shard held which source tensor is unknown",
-        "receipts: not there: the source's bytes cannot be proved, nor its shards rebuilt bit for bit",
+        "build-contract.json: missing: it is unknown which shard of the original held which tensor",
+        "receipts: missing: the original's bytes cannot be proved, and its shards cannot be rebuilt bit for bit",
     ]
 
 
@@ -314,13 +356,13 @@ def test_a_row_without_hashes_is_a_warning(tmp_path: Path) -> None:
 
 def test_one_receipt_that_is_missing_is_an_error(container: Path) -> None:
     (container / RECEIPT).unlink()
-    assert f"{RECEIPT}: not there (missing, or a link to a missing blob)" in problems(container)
+    assert f"{RECEIPT}: is missing, or is a link to a missing file" in problems(container)
 
 
 def test_a_receipt_of_no_shard_is_a_warning(container: Path) -> None:
     write_json(container / "receipts" / "x.json", {})
     assert problems(container) == []
-    assert warnings(container) == ["receipts/x.json: is the receipt of no shard that the manifest lists"]
+    assert warnings(container) == ["receipts/x.json: is a receipt of a shard that the manifest does not list"]
 
 
 def test_without_a_verification_record_nothing_is_missed(container: Path) -> None:
@@ -331,7 +373,7 @@ def test_without_a_verification_record_nothing_is_missed(container: Path) -> Non
 def test_a_shard_whose_metadata_name_another_codec(container: Path) -> None:
     path = container / "tensors" / FIRST
     path.write_bytes(path.read_bytes().replace(NVFP4.codec.encode(), b"x" * len(NVFP4.codec)))
-    assert f"tensors/{FIRST}: its metadata name codec '{'x' * len(NVFP4.codec)}'" in problems(container)
+    assert f"tensors/{FIRST}: its metadata names another codec, '{'x' * len(NVFP4.codec)}'" in problems(container)
 
 
 def test_a_shard_on_disk_that_no_row_lists(container: Path) -> None:
@@ -344,24 +386,24 @@ def test_a_missing_shard_is_named_and_the_others_are_read(container: Path) -> No
     checkpoint = open_checkpoint(container)
     assert [shard.file for shard in checkpoint.shards] == [SECOND]
     assert str(checkpoint.problems[0]) == (
-        f"tensors/{FIRST}: not there (missing, or a link to a missing blob): download it again"
+        f"tensors/{FIRST}: is missing, or is a link to a missing file: download it again"
     )
 
 
 def test_a_container_without_any_shard_is_refused(container: Path) -> None:
     for path in (container / "tensors").iterdir():
         path.unlink()
-    with pytest.raises(CheckpointError, match="not one of 2 shards can be read"):
+    with pytest.raises(CheckpointError, match="none of 2 shards can be read"):
         open_checkpoint(container)
 
 
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
-        (b"", "claims a header of 0 bytes, holds 0"),
-        (b"\x02\0\0\0", "claims a header of 2 bytes, holds 0"),
-        (b"\x03" + bytes(7) + b"{}", "claims a header of 3 bytes, holds 2"),
-        (b"\x01" + bytes(7) + b"{}", "claims a header of 1 bytes, holds 2"),
+        (b"", "states a header of 0 bytes, but has 0"),
+        (b"\x02\0\0\0", "states a header of 2 bytes, but has 0"),
+        (b"\x03" + bytes(7) + b"{}", "states a header of 3 bytes, but has 2"),
+        (b"\x01" + bytes(7) + b"{}", "states a header of 1 bytes, but has 2"),
         (b"\x02" + bytes(7) + b"[]", "does not start with '{'"),
     ],
 )
@@ -445,4 +487,4 @@ def test_a_misspelt_key_of_a_row_is_damage(tmp_path: Path) -> None:
         root / "manifest.json", lambda m: m["shards"][0].update(tarfet_sha256=m["shards"][0].pop("target_sha256"))
     )
     said = [str(p) for p in open_checkpoint(root).problems if p.severity is Severity.ERROR]
-    assert said == ["manifest.json: shards: key 'tarfet_sha256' is probably a damaged 'target_sha256'"]
+    assert said == ["manifest.json: shards: key 'tarfet_sha256' is probably 'target_sha256', damaged"]

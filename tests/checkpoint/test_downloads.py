@@ -56,7 +56,7 @@ def test_what_modelscope_has_not_finished(tmp_path: Path) -> None:
     inside.parent.mkdir()
     inside.write_bytes(SHARD[:-9])
     assert unfinished_downloads(tmp_path) == [inside]
-    with pytest.raises(CheckpointError, match=r"an incomplete download \(1 unfinished file, as model.safetensors\)"):
+    with pytest.raises(CheckpointError, match=r"an incomplete download \(1 unfinished file, model.safetensors\)"):
         open_checkpoint(tmp_path)
 
 
@@ -72,6 +72,6 @@ def test_a_run_that_has_finished_no_shard_yet_is_to_go_on(tmp_path: Path) -> Non
     with Destination(tmp_path).create("model.safetensors"), pytest.raises(CheckpointError) as refused:
         open_checkpoint(tmp_path)
     assert str(refused.value) == (
-        f"{tmp_path}: a csf-tool run into this folder is not finished, and no shard is there yet: "
+        f"{tmp_path}: a csf-tool run into this folder is not finished, and has written no shard yet: "
         "run the same command again"
     )

@@ -102,7 +102,7 @@ def test_every_command_takes_them_as_experts(pattern: str, tmp_path: Path) -> No
     by = json.loads(run("stats", dense, "--json").stdout)["by_projection"]
     assert [(row["projection"], row["planes"]) for row in by] == [("down_proj", 8), ("gate_proj", 8), ("up_proj", 9)]
     done = run("compress", dense, tmp_path / "csf", "--keep-larger", "--json")
-    assert [entry["reason"] for entry in json.loads(done.stdout)["left_dense"]] == ["not a routed expert's"]
+    assert [entry["reason"] for entry in json.loads(done.stdout)["left_dense"]] == ["not the scale of a routed expert"]
     plan = json.loads(run("plan", tmp_path / "csf", "--json").stdout)
     assert {(stack["layer"], stack["experts"]) for stack in plan["stacks"]} == {
         (f"model.layers.{i}", 4) for i in (0, 1)

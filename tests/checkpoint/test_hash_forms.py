@@ -198,24 +198,24 @@ def test_a_hash_that_lost_a_digit_is_a_fault_in_every_form(root: Path, form: str
 
 
 REFUSED = {
-    "b2sum": (f"{'0' * 128}  x\n{'1' * 128}  y\n", r"holds sums of SHA-512 or BLAKE2b \(128 hex digits\), no SHA-256"),
-    "md5sum": (f"{'0' * 32}  x\n", r"holds sums of MD5 \(32 hex digits\), no SHA-256"),
-    "sha1sum": (f"{'0' * 40} *x\n", r"holds sums of SHA-1 \(40 hex digits\), no SHA-256"),
-    "tags": (f"SHA512 (x) = {'0' * 128}\n", "holds sums of SHA512, no SHA-256"),
-    "openssl's SHA2-512": (f"SHA2-512(x)= {'0' * 128}\n", "holds sums of SHA2-512, no SHA-256"),
-    "BLAKE2b of 256 bits": (f"BLAKE2b-256 (x) = {'0' * 64}\n", "holds sums of BLAKE2b-256, no SHA-256"),
-    "Get-FileHash's MD5": (f'"Algorithm","Hash","Path"\n"MD5","{"0" * 32}","C:\\x"\n', "holds sums of MD5, no SHA-256"),
-    "git lfs ls-files": ("0123456789 * x\n", "has the first 10 digits of each hash, as git lfs ls-files writes"),
+    "b2sum": (f"{'0' * 128}  x\n{'1' * 128}  y\n", r"holds SHA-512 or BLAKE2b hashes \(128 hex digits\), not SHA-256"),
+    "md5sum": (f"{'0' * 32}  x\n", r"holds MD5 hashes \(32 hex digits\), not SHA-256"),
+    "sha1sum": (f"{'0' * 40} *x\n", r"holds SHA-1 hashes \(40 hex digits\), not SHA-256"),
+    "tags": (f"SHA512 (x) = {'0' * 128}\n", "holds SHA512 hashes, not SHA-256"),
+    "openssl's SHA2-512": (f"SHA2-512(x)= {'0' * 128}\n", "holds SHA2-512 hashes, not SHA-256"),
+    "BLAKE2b of 256 bits": (f"BLAKE2b-256 (x) = {'0' * 64}\n", "holds BLAKE2b-256 hashes, not SHA-256"),
+    "Get-FileHash's MD5": (f'"Algorithm","Hash","Path"\n"MD5","{"0" * 32}","C:\\x"\n', "holds MD5 hashes, not SHA-256"),
+    "git lfs ls-files": ("0123456789 * x\n", "has only the first 10 digits of each hash: run git lfs ls-files with -l"),
     "an LFS pointer": (
         f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 3\n", "is a git-LFS pointer"
     ),
-    "a report": ("config.json: OK\nx: FAILED\n", "is a report of sha256sum --check, not its list"),
+    "a report": ("config.json: OK\nx: FAILED\n", "is a report of sha256sum --check, not a list of hashes"),
     "base64": (f"{'A' * 43}=  x\n", "has its hashes in base64"),
     "a page": ("<!doctype html><p>", "is a web page"),
     "nothing": ("", "is empty"),
-    "comments": ("# nothing\n", "holds no line but comments"),
-    "prose": ("nothing of the kind\n", "begins with 'nothing of the kind', which is no SHA-256 with a file's name"),
-    "JSON": ('{"a": {"b": 1}}', "is JSON without the SHA-256 of a file with its name"),
+    "comments": ("# nothing\n", "holds only comments"),
+    "prose": ("nothing of the kind\n", "begins with 'nothing of the kind', which is not a SHA-256 with a file name"),
+    "JSON": ('{"a": {"b": 1}}', "is JSON, but has no file name with its SHA-256"),
     "broken JSON": ('{"a": ', "is not valid JSON"),
     "a bare digest": ("0" * 64, "begins with '0000"),
 }  # fmt: skip

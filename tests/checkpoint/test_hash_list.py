@@ -28,7 +28,7 @@ def test_a_size_of_more_digits_than_any_number_says_nothing(tmp_path: Path) -> N
 
 
 def test_a_text_without_a_line_of_sha256sums_is_no_list(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="which is no SHA-256 with a file's name; csf-tool reads what sha256sum"):
+    with pytest.raises(UsageError, match="which is not a SHA-256 with a file name; csf-tool reads what sha256sum"):
         listed(tmp_path, f"{DIGEST[1:]}  x\n")
     with pytest.raises(UsageError, match=r"line 1: file name '\.\./x' leaves the checkpoint's folder"):
         listed(tmp_path, f"{DIGEST}  ../x\n")

@@ -69,22 +69,27 @@ def test_a_list_of_many_checkpoints_is_read_by_the_name_of_the_folder(root: Path
     assert found.digests == dict.fromkeys(HERE, B)
     [warning] = found.faults
     assert (warning.code, warning.severity) == (Code.OTHER_LIST, "warning")
-    assert warning.problem == "4 entries of other folders, as '/models/big/config.json' (line 1): not compared"
+    assert (
+        warning.problem == "not compared: 4 entries, for example '/models/big/config.json' (line 1), of other folders"
+    )
 
 
 def test_a_file_that_two_paths_may_mean_is_refused_by_name(root: Path) -> None:
     lines = [(f"/models/{m}/{n}", d) for m, d in (("one", A), ("two", B)) for n in HERE]
     with pytest.raises(UsageError) as error:
         read(root, *lines)
-    assert "config.json may be '/models/one/config.json' (line 1) or '/models/two/config.json' (line 5), which" in str(
-        error.value
+    assert (
+        "both '/models/one/config.json' (line 1) and '/models/two/config.json' (line 5) may mean config.json, and"
+        in str(error.value)
     )
     same = [(f"/models/{m}/{n}", A) for m in ("one", "two") for n in HERE]
     assert read(root, *same) == dict.fromkeys(HERE, A)
 
 
 def test_a_path_that_may_be_two_files_is_refused_by_name(root: Path) -> None:
-    with pytest.raises(UsageError, match=r"'/x/sub/config\.json' \(line 1\) may be config\.json or sub/config\.json: "):
+    with pytest.raises(
+        UsageError, match=r"'/x/sub/config\.json' \(line 1\) may mean config\.json or sub/config\.json: "
+    ):
         read(root, ("/x/sub/config.json", A))
     assert read(root, ("/x/mini/sub/config.json", A)) == {"sub/config.json": A}
     assert read(root, ("sub/config.json", A)) == {"sub/config.json": A}
@@ -96,7 +101,7 @@ def test_names_as_they_are_come_first(root: Path) -> None:
 
 def test_a_list_of_none_of_the_files_is_another_list(root: Path) -> None:
     for name in ("x.safetensors", "/data/mini/x.safetensors"):
-        with pytest.raises(UsageError, match="not one of the 1 files that it lists is in") as error:
+        with pytest.raises(UsageError, match="none of the 1 files that it lists is in") as error:
             read(root, (name, A))
         assert error.value.code is Code.OTHER_LIST
 
@@ -105,7 +110,7 @@ def test_a_list_of_none_of_the_files_is_another_list(root: Path) -> None:
 def test_two_hashes_of_one_name_are_a_fault_as_before(root: Path, name: str) -> None:
     raw = f"{A}  {name}\n{B}  {name}\n".encode()
     _, [fault] = read_entries(raw, "SHA256SUMS", Place(root))
-    assert fault.problem == "line 2 gives 'config.json' another SHA-256 than line 1"
+    assert fault.problem == "line 2 has another SHA-256 for 'config.json' than line 1"
 
 
 def test_the_hash_of_the_list_itself_says_nothing(root: Path) -> None:
@@ -127,4 +132,4 @@ def test_a_list_of_a_whole_disk_is_read_in_proportion(root: Path) -> None:
     raw = "\n".join([*lines, *(f"{B}  /m/mini/{name}" for name in HERE)]).encode()
     found, [warning] = read_entries(raw, "SHA256SUMS", Place(root))
     assert {f.name: f.digest for f in found} == dict.fromkeys(HERE, B)
-    assert warning.problem.startswith("2,000 entries of other folders")
+    assert warning.problem.startswith("not compared: 2,000 entries, for example ")

@@ -68,7 +68,7 @@ def test_an_lfs_pointer_instead_of_the_index(tmp_path: Path) -> None:
 
 def test_a_name_that_stands_twice_in_the_index(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text('{"weight_map": {"a": "1.safetensors", "a": "2.safetensors"}}')
-    with pytest.raises(CheckpointError, match="key 'a' stands twice"):
+    with pytest.raises(CheckpointError, match="key 'a' appears twice"):
         read_index(tmp_path, NAME)
 
 
@@ -89,7 +89,7 @@ def test_what_macos_leaves_beside_an_index_on_a_foreign_disk_is_none(tmp_path: P
 def test_a_dangling_link_is_an_index_that_is_missing(tmp_path: Path) -> None:
     (tmp_path / NAME).symlink_to(tmp_path / "gone")
     assert find_index(tmp_path) == NAME
-    with pytest.raises(CheckpointError, match="not there"):
+    with pytest.raises(CheckpointError, match="is missing"):
         read_index(tmp_path, NAME)
 
 

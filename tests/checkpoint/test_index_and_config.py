@@ -26,7 +26,7 @@ def test_an_index_that_names_thirty_shards_where_three_are(tmp_path: Path) -> No
     for command in ("stats", "verify"):
         result = run(command, root)
         assert result.exit_code == 1
-        says(result, f"{TWO}: not there", "; and 1 more like it, in model-00030-of-00030.safetensors")
+        says(result, f"{TWO}: is missing", "; and 1 more like it, in model-00030-of-00030.safetensors")
     write_shard(root / "more.safetensors", [Tensor("more", "U8", (1,), b"x")])
     says(run("verify", root), f"more.safetensors: {INDEX} does not list this shard")
     assert run("expand", root, tmp_path / "out").exit_code == 1
@@ -45,16 +45,19 @@ OTHER = {"quantization_config": {"quant_method": "mxfp4"}}
         ({"text_config": {"quantization_config": {"quant_algo": "NVFP4"}}}, None, []),
         ({}, FLAT, []),
         ({}, NESTED, []),
-        (OTHER, None, ["config.json: speaks of MXFP4, the tensors are NVFP4: the tensors are believed"]),
+        (OTHER, None, ["config.json: names MXFP4, but the tensors are NVFP4: csf-tool goes by the tensors"]),
         (
             {"quantization_config": {"quant_algo": "NVFP4"}, "text_config": OTHER},
             None,
-            ["config.json: quantization_config stands at the top and in text_config, and they differ: the one at the"],
+            [
+                "config.json: quantization_config is at the top and in text_config, and they differ: "
+                "csf-tool uses the first"
+            ],
         ),
         (
             {"quantization_config": {"quant_algo": "NVFP4"}},
             {"quantization": {"quant_algo": "MXFP4"}},
-            ["hf_quant_config.json: speaks of MXFP4, config.json of NVFP4: mend one of them"],
+            ["hf_quant_config.json: names MXFP4, but config.json names NVFP4: correct one of them"],
         ),
     ],
 )

@@ -201,7 +201,7 @@ def test_every_tensor_of_every_shard_is_carried_indexed_or_not(tmp_path: Path) -
 
 
 def changed(tmp_path: Path, change: dict[str, Tensor | None]) -> Checkpoint:
-    """A container of one shard whose source header has other tensors than are stored."""
+    """A container of one shard whose source header lists other tensors than are stored."""
     root = mini_container(tmp_path, content={"model.safetensors": layer(0, NVFP4)})
     tensors = [change.get(t.name, t) for t in layer(0, NVFP4)] + [t for n, t in change.items() if n == "new"]
     raw = json.dumps(header_of([t for t in tensors if t])).encode()
@@ -217,18 +217,18 @@ def changed(tmp_path: Path, change: dict[str, Tensor | None]) -> Checkpoint:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"new": Tensor("new", "U8", (1,), b"x")}, "source header asks for new, which is not stored"),
+        ({"new": Tensor("new", "U8", (1,), b"x")}, "source header lists new, which is not stored"),
         (
             {"model.layers.0.norm.weight": Tensor("model.layers.0.norm.weight", "F16", (5,), bytes(10))},
-            "source header has model.layers.0.norm.weight as F16 [5], it is stored as BF16 [5]",
+            "source header lists model.layers.0.norm.weight as F16 [5], but it is stored as BF16 [5]",
         ),
         (
             {"model.layers.0.norm.weight": Tensor("model.layers.0.norm.weight", "BF16", (5, 1), bytes(10))},
-            "source header has model.layers.0.norm.weight as BF16 [5, 1], it is stored as BF16 [5]",
+            "source header lists model.layers.0.norm.weight as BF16 [5, 1], but it is stored as BF16 [5]",
         ),
         (
             {"model.layers.0.norm.weight": Tensor("model.layers.0.norm.weight", "BF16", (5,), bytes(9))},
-            "source header: model.layers.0.norm.weight: BF16 [5] takes 10 bytes, its offsets span 9",
+            "source header: model.layers.0.norm.weight: BF16 [5] takes 10 bytes, but its offsets span 9",
         ),
     ],
     ids=["unknown", "dtype", "shape", "faulty"],

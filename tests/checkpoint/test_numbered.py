@@ -32,7 +32,7 @@ def test_a_shard_that_is_missing_without_an_index(tmp_path: Path, names: str, mi
         destination = [tmp_path / "out"] if command in ("compress", "expand") else []
         result = run(command, root, *destination)
         assert result.exit_code == 1
-        says(result, f"{names.format(missing)}: not there")
+        says(result, f"{names.format(missing)}: is missing")
     assert not (tmp_path / "out").exists()
     write_shard(root / names.format(missing), layer(missing, NVFP4))
     assert run("verify", root).exit_code == 0

@@ -33,7 +33,7 @@ def test_a_container_whose_manifest_is_damaged_is_not_passed_over_in_silence(cop
     checkpoint = open_checkpoint(folder)
     assert checkpoint.layout.name == "hf"
     [problem] = [p for p in checkpoint.problems if p.file == "manifest.json"]
-    assert problem.problem.startswith("cannot be read, and the folder is taken as a Hugging Face checkpoint")
+    assert problem.problem.startswith("cannot be read, so csf-tool reads the folder as a Hugging Face checkpoint")
 
 
 def test_the_manifest_of_another_tool_is_nothing_to_speak_of(copied: Copied) -> None:
@@ -43,7 +43,7 @@ def test_the_manifest_of_another_tool_is_nothing_to_speak_of(copied: Copied) -> 
 
 
 def test_a_folder_is_no_json_file(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="cannot be a file"):
+    with pytest.raises(CheckpointError, match="is not a file"):
         load_json(tmp_path, "config.json")
 
 

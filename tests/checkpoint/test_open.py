@@ -139,7 +139,7 @@ def test_an_empty_shard_beside_good_ones(tmp_path: Path) -> None:
     (tmp_path / "empty.safetensors").write_bytes(raw_file({}))
     (tmp_path / "nothing.safetensors").write_bytes(b"")
     assert problems(tmp_path) == []
-    unreadable = "and it cannot be read (0 bytes, too short for a safetensors file): left aside"
+    unreadable = "and it cannot be read: has 0 bytes, too few for a safetensors file: left out"
     assert problems(tmp_path, Severity.WARNING) == [
         f"nothing.safetensors: {INDEX} does not list this shard, {unreadable}",
         f"empty.safetensors: {INDEX} does not list this shard",
@@ -159,13 +159,13 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 
 def test_a_json_file(tmp_path: Path) -> None:
     path = mini_container(tmp_path) / "manifest.json"
-    assert refused(path, UsageError) == f"{path}: is a JSON file; give the folder it is in, {tmp_path}"
+    assert refused(path, UsageError) == f"{path}: is a JSON file; give its folder, {tmp_path}"
 
 
 def test_a_folder_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     assert refused(tmp_path, UsageError) == (
-        f"{tmp_path}: not a checkpoint: no manifest.json, no *.safetensors.index.json and no .safetensors file in it"
+        f"{tmp_path}: not a checkpoint: no manifest.json, no *.safetensors.index.json and no .safetensors file"
     )
 
 
@@ -178,12 +178,12 @@ def test_the_folder_around_a_checkpoint(tmp_path: Path, inner: str) -> None:
 
 def test_the_metadata_folder_of_a_container(tmp_path: Path) -> None:
     mini_container(tmp_path)
-    assert "not one of 2 shards can be read" in refused(tmp_path / "metadata", CheckpointError)
+    assert "none of 2 shards can be read" in refused(tmp_path / "metadata", CheckpointError)
 
 
 def test_a_manifest_of_another_tool(tmp_path: Path) -> None:
     write_json(tmp_path / "manifest.json", {"name": "an app", "icons": []})
-    assert "schema None is not one that csf-tool reads" in refused(tmp_path, CheckpointError)
+    assert "has schema None, which csf-tool cannot read" in refused(tmp_path, CheckpointError)
 
 
 def test_a_manifest_of_another_tool_in_a_good_checkpoint(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_download_that_has_only_begun(tmp_path: Path, folder: str) -> None:
     if folder == "snapshots/0":  # not searched: a path given by mistake may be a whole disk
         assert "not a checkpoint" in refused(tmp_path, UsageError)
     else:
-        assert "an incomplete download (1 unfinished file, as abc.incomplete): download it again" in refused(
+        assert "an incomplete download (1 unfinished file, abc.incomplete): download it again" in refused(
             tmp_path, CheckpointError
         )
 
@@ -245,7 +245,7 @@ def test_a_relative_checkpoint_root_counts_from_the_directory(tmp_path: Path, in
 def test_a_serving_directory_whose_weights_are_not_here(tmp_path: Path, root: object, index: bool) -> None:
     message = refused(serving(tmp_path / "serve", root, index=index), UsageError)
     assert message.startswith(f"{tmp_path / 'serve'}: is a serving directory, not a checkpoint")
-    assert message.endswith("which is not here; give the folder that was downloaded")
+    assert message.endswith("which does not exist here; give the folder that you downloaded")
 
 
 @pytest.mark.parametrize("method", [None, [], {}, ["nvfp4_csf"], 7])
@@ -257,7 +257,9 @@ def test_a_quant_method_that_is_no_string_makes_no_serving_directory(tmp_path: P
 def test_serving_directories_that_lead_to_each_other(tmp_path: Path) -> None:
     serving(tmp_path / "a", "../b")
     serving(tmp_path / "b", "../a")
-    assert "is a serving directory that another one names" in refused(tmp_path / "a", UsageError)
+    assert "is a serving directory, and another serving directory gives it as its weights" in refused(
+        tmp_path / "a", UsageError
+    )
 
 
 def test_a_serving_directory_with_shards_in_it_is_opened_as_it_is(tmp_path: Path) -> None:
@@ -269,7 +271,7 @@ def test_a_serving_directory_with_shards_in_it_is_opened_as_it_is(tmp_path: Path
 # Half and half
 
 
-MIXED = "a container and a Hugging Face checkpoint in one folder? Download each into a folder of its own"
+MIXED = "a container and a Hugging Face checkpoint seem to be in one folder. Download each into its own folder"
 
 
 def test_a_container_and_shards_in_one_folder(tmp_path: Path) -> None:
@@ -302,11 +304,11 @@ def test_the_root_index_of_a_container_that_cannot_be_read(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (LFS_POINTER, "is a git-LFS pointer, not the file itself (it stands for sha256:4d7a214614ab2935"),
+        (LFS_POINTER, "is a git-LFS pointer, not the file itself (it points to sha256:4d7a214614ab2935"),
         (b"<!DOCTYPE html>", "is a web page"),
         (b'{"error":"gated repo"}', "is JSON text, not a safetensors file"),
-        (b"", "0 bytes, too short"),
-        (b"\xff" * 100, "not a safetensors file: it claims a header of 18446744073709551615 bytes"),
+        (b"", "has 0 bytes, too few"),
+        (b"\xff" * 100, "not a safetensors file: it states a header of 18446744073709551615 bytes"),
     ],
 )
 def test_one_shard_that_is_something_else_does_not_hide_the_others(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -322,7 +324,7 @@ def test_all_shards_are_pointers(tmp_path: Path) -> None:
     for name in (ONE, TWO, THREE):
         (tmp_path / name).write_bytes(LFS_POINTER)
     message = refused(tmp_path, CheckpointError)
-    assert "not one of 3 shards can be read" in message
+    assert "none of 3 shards can be read" in message
     assert "git-LFS pointer" in message
 
 
@@ -344,7 +346,7 @@ def test_a_config_that_cannot_be_read_is_a_problem_of_its_own(tmp_path: Path, co
 
 def test_an_indexed_shard_that_is_missing(tmp_path: Path) -> None:
     (mini_hf(tmp_path, 3) / TWO).unlink()
-    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob): download it again"]
+    assert problems(tmp_path) == [f"{TWO}: is missing, or is a link to a missing file: download it again"]
     assert len(open_checkpoint(tmp_path).planes) == 6
 
 
@@ -352,7 +354,7 @@ def test_shards_of_a_numbered_set_that_are_missing(tmp_path: Path) -> None:
     mini_hf(tmp_path, 3)
     for name in (INDEX, TWO):
         (tmp_path / name).unlink()
-    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob): download it again"]
+    assert problems(tmp_path) == [f"{TWO}: is missing, or is a link to a missing file: download it again"]
 
 
 def test_one_shard_of_a_numbered_set_alone(tmp_path: Path) -> None:
@@ -393,21 +395,21 @@ def test_without_an_index_the_shards_are_taken_as_they_are(tmp_path: Path) -> No
     checkpoint = open_checkpoint(tmp_path)
     assert (checkpoint.layout.name, len(checkpoint.planes)) == ("hf", 9)
     assert [str(p) for p in checkpoint.problems] == [
-        "no index lists the shards: they are taken as they are; expand and compress write one"
+        "no index lists the shards, so csf-tool uses all of them; expand and compress write an index"
     ]
 
 
 def test_an_index_of_nothing(tmp_path: Path) -> None:
     write_json(tmp_path / INDEX, {"weight_map": {}})
-    assert "lists no shards, and none are here" in refused(tmp_path, CheckpointError)
+    assert "lists no shards, and there are none" in refused(tmp_path, CheckpointError)
 
 
 def test_a_link_to_a_missing_blob(tmp_path: Path) -> None:
     (mini_hf(tmp_path, 3) / TWO).unlink()
     (tmp_path / TWO).symlink_to("../../blobs/0123")
-    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob): download it again"]
+    assert problems(tmp_path) == [f"{TWO}: is missing, or is a link to a missing file: download it again"]
     (tmp_path / INDEX).unlink()
-    assert problems(tmp_path) == [f"{TWO}: not there (missing, or a link to a missing blob): download it again"]
+    assert problems(tmp_path) == [f"{TWO}: is missing, or is a link to a missing file: download it again"]
 
 
 def test_links_into_a_cache_are_read_through(tmp_path: Path) -> None:
@@ -426,7 +428,7 @@ def test_an_indexed_name_that_leads_to_no_file_does_not_hide_the_others(tmp_path
     change_json(tmp_path / INDEX, lambda index: index["weight_map"].update(extra=name))
     [problem] = open_checkpoint(tmp_path).problems
     assert problem.file == name
-    assert problem.problem.startswith("cannot be a file")
+    assert problem.problem.startswith("is not a file")
 
 
 def test_folders_and_hidden_files_with_a_shards_suffix_are_no_shards(tmp_path: Path) -> None:
@@ -476,14 +478,14 @@ def test_a_shard_that_the_index_does_not_list(tmp_path: Path) -> None:
 def test_an_indexed_tensor_that_its_shard_does_not_hold(tmp_path: Path) -> None:
     mini_hf(tmp_path)
     change_json(tmp_path / INDEX, lambda index: index["weight_map"].update(ghost=shard_name(1, 2)))
-    assert problems(tmp_path) == [f"{shard_name(1, 2)}: ghost: {INDEX} places it here, the shard does not hold it"]
+    assert problems(tmp_path) == [f"{shard_name(1, 2)}: ghost: {INDEX} places it here, but this shard does not hold it"]
 
 
 def test_a_tensor_in_another_shard_than_the_index_says(tmp_path: Path) -> None:
     mini_hf(tmp_path)
     name = "model.layers.0.norm.weight"
     change_json(tmp_path / INDEX, lambda index: index["weight_map"].update({name: shard_name(2, 2)}))
-    assert problems(tmp_path) == [f"{shard_name(1, 2)}: {name}: {INDEX} places it in {shard_name(2, 2)}"]
+    assert problems(tmp_path) == [f"{shard_name(1, 2)}: {name}: is here, but {INDEX} places it in {shard_name(2, 2)}"]
 
 
 def test_a_tensor_that_stands_in_two_shards(tmp_path: Path) -> None:
@@ -491,11 +493,13 @@ def test_a_tensor_that_stands_in_two_shards(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.safetensors", [Tensor("model.layers.0.norm.weight", "BF16", (5,), bytes(10))])
     [warning] = problems(tmp_path, Severity.WARNING)
     listed = shard_name(1, 2)
-    assert warning.startswith(f"a.safetensors: {INDEX} does not list this shard: its only tensor stands in {listed} as")
+    assert warning.startswith(
+        f"a.safetensors: {INDEX} does not list this shard: its only tensor is also in {listed}: left out"
+    )
     found = list(map(str, errors(open_checkpoint(tmp_path, all_shards=True).problems)))
     name = "a.safetensors: model.layers.0.norm.weight"
-    assert f"{name}: stands in {listed} as well: which of them counts cannot be known; move one file away" in found
-    assert f"{name}: {INDEX} places it in {listed}" in found
+    assert f"{name}: is also in {listed}: remove one of the two files" in found
+    assert f"{name}: is here, but {INDEX} places it in {listed}" in found
 
 
 def test_a_stale_total_size_is_no_problem(tmp_path: Path) -> None:
@@ -509,7 +513,7 @@ def test_a_cut_shard_is_named_with_the_missing_bytes_and_the_lost_tensors(tmp_pa
     size = path.stat().st_size
     os.truncate(path, size - 5)
     found = problems(tmp_path)
-    assert found[0] == f"{TWO}: the file is {size - 5} bytes, its header needs {size}: 5 bytes are missing"
+    assert found[0] == f"{TWO}: the file has {size - 5} bytes, but its header needs {size}: 5 bytes are missing"
     lost = "model.layers.1.mlp.experts.0.down_proj.weight_scale"
     past = f"past the end of the file ({size - 5} bytes)"
     assert found[1] == f"{TWO}: {lost}.nvfp4_csf_exceptions: ends at byte {size - 4}, {past}"
@@ -597,7 +601,7 @@ def test_streams_that_no_recipe_covers(tmp_path: Path, write_config: Callable[[A
     name = write_config(recipes_config(1))
     assert problems(tmp_path) == []
     assert problems(tmp_path, Severity.WARNING) == [
-        f"{name}: model.layers.1.mlp.experts.0.{projection}: has CSF streams, and no recipe covers it: "
+        f"{name}: model.layers.1.mlp.experts.0.{projection}: has CSF streams, but no recipe covers it: "
         "readers would not find them"
         for projection in ("down_proj", "gate_proj", "up_proj")
     ]
@@ -662,10 +666,10 @@ def test_a_copy_of_a_sample_with_a_swapped_shard_is_noticed(tmp_path: Path) -> N
     first, second = (tmp_path / "c" / shard_name(i, 3) for i in (1, 2))
     shutil.copy(first, second)
     found = errors(open_checkpoint(tmp_path / "c").problems)
-    assert any("stands in model-00001-of-00003.safetensors as well" in p.problem for p in found)
+    assert any("is also in model-00001-of-00003.safetensors" in p.problem for p in found)
     listed = json.loads((tmp_path / "c" / INDEX).read_text())["weight_map"]
     lost = {name for name, shard in listed.items() if shard == second.name}
-    assert {p.tensor for p in found if "the shard does not hold it" in p.problem} == lost
+    assert {p.tensor for p in found if "this shard does not hold it" in p.problem} == lost
 
 
 def test_an_exception_list_in_another_shard_of_a_container(tmp_path: Path) -> None:
@@ -717,7 +721,7 @@ def test_streams_of_the_oracle_are_those_of_the_samples() -> None:
 
 def test_a_dtype_that_nobody_knows_is_a_warning(tmp_path: Path) -> None:
     write_shard(tmp_path / "model.safetensors", [Tensor("x", "BG16", (5,), bytes(10))])
-    text = "has dtype 'BG16', which safetensors does not name: newer than csf-tool, or damaged"
+    text = "has dtype 'BG16', which csf-tool does not know: it is newer than csf-tool, or damaged"
     assert problems(tmp_path, Severity.WARNING) == [f"model.safetensors: x: {text}"]
 
 

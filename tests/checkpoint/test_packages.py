@@ -77,7 +77,7 @@ def test_a_container_of_the_predecessor(tmp_path: Path) -> None:
     for words in (["stats", root], ["verify", root], ["expand", root, tmp_path / "out"]):
         result = run(*words)
         assert result.exit_code == 1
-        says(result, "that of x4t, the predecessor of CSF")
+        says(result, "the schema of x4t, the predecessor of CSF")
 
 
 def test_ordinary_models_are_nothing_special(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def file(name: str) -> Callable[[Path], object]:
         (file("flax_model.msgpack"), "it has 1 Flax file: "),
         (file("model.tar"), "it has 1 tar archive: unpack it first"),
         (file("model.tar.zst"), "it has 1 zstd-compressed file: unpack it first"),
-        (file("model_index.json"), "it is a diffusers pipeline (model_index.json): give one of the folders in it"),
+        (file("model_index.json"), "this is a diffusers pipeline (model_index.json): give one of the folders in it"),
     ],
 )
 @pytest.mark.parametrize("command", ["stats", "verify"])

@@ -147,7 +147,7 @@ def test_a_scale_that_is_stored_dense_as_well(tmp_path: Path) -> None:
     checkpoint = opened(tmp_path, [scale, *streams(scale, NVFP4)])
     [problem] = errors(checkpoint.problems)
     assert (problem.tensor, problem.file) == (NAME, "0.safetensors")
-    assert problem.problem == "is stored dense as well as in CSF streams: which of them counts cannot be known"
+    assert problem.problem == "is stored both dense and in CSF streams, and nothing tells which of them is right"
 
 
 def test_a_scale_with_streams_of_both_formats(tmp_path: Path) -> None:
@@ -205,14 +205,16 @@ def test_an_exception_list_of_the_wrong_kind(tmp_path: Path, dtype: str, shape: 
 def test_more_exceptions_than_scales(tmp_path: Path) -> None:
     fixed, exceptions = streams(scale_of(NVFP4), NVFP4)
     too_many = Tensor(exceptions.name, "U32", (65,), bytes(260))
-    assert faults(opened(tmp_path, [fixed, too_many])) == ["exception list has 65 words, the plane has only 64 scales"]
+    assert faults(opened(tmp_path, [fixed, too_many])) == [
+        "exception list has 65 words, but the plane has only 64 scales"
+    ]
 
 
 def test_a_fixed_stream_of_another_size_than_the_weight_says(tmp_path: Path) -> None:
     fixed, exceptions = streams(scale_of(MXFP4), MXFP4)
     short = Tensor(fixed.name, "U8", (31,), fixed.data[:31])
     assert faults(opened(tmp_path, [short, exceptions, weight_of(MXFP4)])) == [
-        "fixed stream has 31 bytes, a 16x4 plane takes 32"
+        "fixed stream has 31 bytes, but a 16x4 plane needs 32"
     ]
 
 
@@ -223,14 +225,14 @@ def test_a_one_dimensional_stream_with_nothing_beside_it_has_no_geometry(tmp_pat
     for codec in CODECS:
         folder = tmp_path / codec.name
         assert faults(opened(folder, streams(scale_of(codec), codec, two_d=False))) == [
-            "its geometry is unknown: a 1-D fixed stream, no weight beside it and no receipt"
+            "its rows and columns are unknown: the fixed stream is 1-D, and there is no weight and no receipt"
         ]
 
 
 def test_a_two_dimensional_mxfp4_stream_does_not_tell_its_columns(tmp_path: Path) -> None:
     found = faults(opened(tmp_path, streams(scale_of(MXFP4), MXFP4, two_d=True)))
     assert len(found) == 1
-    assert found[0].startswith("its geometry is unknown")
+    assert found[0].startswith("its rows and columns are unknown")
 
 
 @pytest.mark.parametrize("cols", [1, 7, 8, 9, 16, 17])
@@ -248,7 +250,7 @@ def test_nvfp4_geometry_comes_from_a_two_dimensional_stream_alone(tmp_path: Path
 def test_the_weight_contradicts_the_stream(tmp_path: Path) -> None:
     tensors = [*streams(scale_of(NVFP4, 32, 4), NVFP4), weight_of(NVFP4, 16, 8)]
     assert faults(opened(tmp_path, tensors)) == [
-        "the sources of its geometry contradict each other: fixed stream: 32x4; weight: 16x8"
+        "its rows and columns are contradictory: fixed stream: 32x4; weight: 16x8"
     ]
 
 
@@ -256,7 +258,7 @@ def test_a_geometry_that_no_plane_has(tmp_path: Path) -> None:
     fixed = Tensor(f"{NAME}.mxfp4_csf_fixed", "U8", (40,), bytes(40))
     exceptions = Tensor(f"{NAME}.mxfp4_csf_exceptions", "U32", (0,), b"")
     assert faults(opened(tmp_path, [fixed, exceptions, weight_of(MXFP4, 20, 4)])) == [
-        "MXFP4 CSF cannot hold it: 20 rows are not a positive multiple of 16"
+        "MXFP4 CSF cannot store it: 20 rows are not a positive multiple of 16"
     ]
 
 
@@ -289,18 +291,16 @@ def test_a_receipt_that_contradicts_the_stream_and_the_weight(tmp_path: Path) ->
     tensors = [*streams(scale_of(NVFP4), NVFP4), weight_of(NVFP4)]
     planes, problems = with_receipt(tmp_path, tensors, receipt(shape=(32, 2)))
     assert planes == []
-    assert problems == [
-        "the sources of its geometry contradict each other: receipt: 32x2; fixed stream: 16x4; weight: 16x4"
-    ]
+    assert problems == ["its rows and columns are contradictory: receipt: 32x2; fixed stream: 16x4; weight: 16x4"]
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"fixed_bytes": 40}, "receipt says fixed_bytes 40, found 48"),
-        ({"exception_bytes": 0}, "receipt says exception_bytes 0, found 16"),
-        ({"source_bytes": 63}, "receipt says source_bytes 63, found 64"),
-        ({"dtype": "F8_E8M0"}, "receipt says dtype F8_E8M0, NVFP4 scales are F8_E4M3"),
+        ({"fixed_bytes": 40}, "the receipt has fixed_bytes 40, but the plane has 48"),
+        ({"exception_bytes": 0}, "the receipt has exception_bytes 0, but the plane has 16"),
+        ({"source_bytes": 63}, "the receipt has source_bytes 63, but the plane has 64"),
+        ({"dtype": "F8_E8M0"}, "the receipt has dtype F8_E8M0, but NVFP4 scales are F8_E4M3"),
     ],
 )
 def test_a_receipt_that_differs_in_one_field(tmp_path: Path, changes: dict[str, object], expected: str) -> None:
@@ -349,7 +349,7 @@ def test_streams_beside_a_weight_that_is_not_fp4(
 ) -> None:
     weight = Tensor("m.experts.0.up_proj.weight", dtype, shape, bytes(nbytes))
     found = faults(opened(tmp_path, [*streams(scale_of(NVFP4), NVFP4), weight]))
-    assert found == [f"the weight beside it, '{weight.name}', is {dtype} {list(shape)}: not FP4 codes"]
+    assert found == [f"the weight beside it, '{weight.name}', is {dtype} {list(shape)}, not FP4 codes"]
 
 
 def test_a_weight_whose_columns_are_no_whole_groups(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_the_index_hash_of_a_container_whose_metadata_hashes_leave_it_out(tmp_pa
 def test_a_line_of_a_sums_file_that_was_a_hash_once(tmp_path: Path, line: str, is_damaged: bool) -> None:
     (mini_hf(tmp_path) / "SHA256SUMS").write_text(f"# sums\n{line}\n")
     problems = damaged_evidence(open_checkpoint(tmp_path))
-    wanted = ["SHA256SUMS: line 2 is damaged: it is no hash and name any more"] if is_damaged else []
+    wanted = ["SHA256SUMS: line 2 is damaged: it is not a hash and a file name"] if is_damaged else []
     assert [str(problem) for problem in problems] == wanted
 
 

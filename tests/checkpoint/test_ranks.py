@@ -35,8 +35,8 @@ def test_every_command_says_so_in_one_line(tmp_path: Path, names: list[str], exp
         result = run(command, root, *destination, *(["--to", "hf"] if command == "convert" else []))
         assert result.exit_code == 1
         assert len(result.output.splitlines()) == 1
-        says(result, "one file a rank (tensor parallel), each with its part of the tensors: not a checkpoint that can")
-        says(result, f"({len(names)} files, as {min(names)})")
+        says(result, "one file per rank (tensor parallel), each with its part of the tensors: csf-tool cannot read")
+        says(result, f"({len(names)} files, for example {min(names)})")
         assert "move" not in result.output
     assert run("stats", root / names[0]).exit_code == 0
 
@@ -45,7 +45,7 @@ def test_parts_of_ranks(tmp_path: Path) -> None:
     for rank in range(2):
         for part in range(3):
             write_shard(tmp_path / f"model-rank-{rank}-part-{part}.safetensors", layer(part, NVFP4))
-    says(run("stats", tmp_path), "(6 files, as model-rank-0-part-0.safetensors)")
+    says(run("stats", tmp_path), "(6 files, for example model-rank-0-part-0.safetensors)")
 
 
 def test_ordinary_sets_are_no_ranks(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_ranks_beside_an_index_are_left_aside(tmp_path: Path) -> None:
         write_shard(root / f"rank{i}.safetensors", COMMON)
     result = run("stats", root)
     assert result.exit_code == 0
-    lines = [line for line in result.output.splitlines() if "left aside" in line]
+    lines = [line for line in result.output.splitlines() if "left out" in line]
     assert [f"rank{i}.safetensors" in line for i, line in enumerate(lines)] == [True, True]
 
 
@@ -75,7 +75,7 @@ def test_all_shards_takes_ranks_for_shards(tmp_path: Path) -> None:
         write_shard(tmp_path / f"rank{i}.safetensors", [Tensor("a", "U8", (1,), b"x")])
     result = run("stats", tmp_path, "--all-shards")
     assert result.exit_code == 1
-    says(result, "a: stands in rank0.safetensors as well")
+    says(result, "a: is also in rank0.safetensors")
 
 
 @pytest.mark.parametrize("names", [["mp_rank_00", "mp_rank_01"], ["rank-0", "rank-1"], ["tp1", "tp2"]])
@@ -84,13 +84,13 @@ def test_one_folder_a_rank(tmp_path: Path, names: list[str]) -> None:
         write_shard(tmp_path / name / "model.safetensors", COMMON)
     result = run("stats", tmp_path)
     assert result.exit_code == 1
-    says(result, "one folder a rank (tensor parallel)", f"(2 folders, as {names[0]})")
+    says(result, "one folder per rank (tensor parallel)", f"(2 folders, for example {names[0]})")
 
 
 def test_folders_of_several_checkpoints_are_not_ranks(tmp_path: Path) -> None:
     for name in ("checkpoint-0", "checkpoint-1"):
         mini_hf(tmp_path / name)
-    says(run("stats", tmp_path), "it holds 2 checkpoints: give one of checkpoint-0, checkpoint-1")
+    says(run("stats", tmp_path), "it contains 2 checkpoints: give one of them: checkpoint-0, checkpoint-1")
 
 
 @pytest.mark.parametrize(

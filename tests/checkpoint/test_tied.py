@@ -104,5 +104,5 @@ def test_a_placeholder_without_dtype_is_an_error_with_its_reason(tmp_path: Path,
     for command in ("stats", "verify"):
         result = run(command, tmp_path)
         assert result.exit_code == 1
-        says(result, "lm_head.weight: has no dtype: a placeholder that its writer never filled, for which safetensors")
+        says(result, "lm_head.weight: has no dtype: its writer left a placeholder, and safetensors refuses")
         assert "newer" not in result.output

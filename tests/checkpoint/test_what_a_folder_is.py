@@ -16,7 +16,7 @@ def test_mixed_layouts_stand_in_the_first_line(tmp_path: Path) -> None:
     result = run("stats", root)
     assert result.exit_code == 1
     assert result.stdout.splitlines()[0].endswith("CSF container, NVFP4 CSF (mixed with a Hugging Face checkpoint)")
-    says(result, "in one folder? Download each into a folder of its own")
+    says(result, "in one folder. Download each into its own folder")
 
 
 def test_what_is_left_of_a_container_does_not_hide_a_good_checkpoint(tmp_path: Path) -> None:
@@ -25,7 +25,10 @@ def test_what_is_left_of_a_container_does_not_hide_a_good_checkpoint(tmp_path: P
     result = run("stats", root)
     assert result.exit_code == 0
     assert "Hugging Face layout, NVFP4 CSF (mixed with what is left of a container)" in result.stdout.splitlines()[0]
-    says(result, "manifest.json: lists shards in tensors, where none is, and the folder is taken as a Hugging Face")
+    says(
+        result,
+        "manifest.json: lists shards in tensors, but there are none, so csf-tool reads the folder as a Hugging Face",
+    )
 
 
 def test_a_serving_directory_is_named_in_the_first_line(tmp_path: Path) -> None:
@@ -37,18 +40,18 @@ def test_a_serving_directory_is_named_in_the_first_line(tmp_path: Path) -> None:
 
 
 FOLDERS: list[tuple[Callable[[Path], Path], int, str]] = [
-    (only("model.gguf"), 2, "no *.safetensors.index.json and no .safetensors file in it; it has 1 GGUF file"),
-    (only("strings.csf"), 2, "1 .csf file, another format of that name: CSF is here a compression of block scales"),
+    (only("model.gguf"), 2, "no *.safetensors.index.json and no .safetensors file; it has 1 GGUF file"),
+    (only("strings.csf"), 2, "1 .csf file, of another format with that name: here CSF is a compression of block"),
     (only("pytorch_model.bin"), 2, "1 PyTorch .bin file"),
     (only("model.safetensors", b"GGUF\3\0\0\0" + bytes(30)), 1, "is a GGUF file (llama.cpp), not a safetensors"),
-    (only("model.safetensors", b"Entry not found"), 1, "is text, not a safetensors file: an error message that was"),
-    (only("model.safetensors", bytes(5000)), 1, "begins with zeros: a download made room for it and never filled it"),
-    (without_shards, 1, f"none that {INDEX} lists is there, as {shard_name(1, 2)}; download the .safetensors files"),
+    (only("model.safetensors", b"Entry not found"), 1, "is text, not a safetensors file: probably a saved error"),
+    (only("model.safetensors", bytes(5000)), 1, "begins with zeros: a download reserved its space and never"),
+    (without_shards, 1, f"all shards that {INDEX} lists are missing, such as {shard_name(1, 2)}; download"),
     (spoilt(LFS_POINTER, shard_name(1, 2), shard_name(2, 2)), 1, "run `git lfs pull`, or download the file again"),
     (spoilt(b"<!doctype html>", INDEX), 1, f"{INDEX}: is a web page (HTML or XML), not the file itself: download it"),
     (spoilt(b'{"error":"gated"}', shard_name(1, 2)), 1, """It begins '{"error":"gated"}'; download it again"""),
-    (of_schema("lil-nvfp4-csf-checkpoint/2"), 1, "an older or newer container, for which another version of csf-tool"),
-    (of_schema("chrome-extension"), 1, "is not one that csf-tool reads (lil-nvfp4-csf-checkpoint/1, lil-mxfp4-csf-"),
+    (of_schema("lil-nvfp4-csf-checkpoint/2"), 1, "an older or newer container, which needs another version of csf"),
+    (of_schema("chrome-extension"), 1, "(it reads lil-nvfp4-csf-checkpoint/1, lil-mxfp4-csf-"),
 ]  # fmt: skip
 
 
@@ -65,7 +68,7 @@ def test_what_a_folder_is_instead_stands_in_one_line(
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        ("game.csf", b" FSC\3\0\0\0" + bytes(60), "is a .csf file, another format of that name"),
+        ("game.csf", b" FSC\3\0\0\0" + bytes(60), "is a .csf file, of another format with that name"),
         (
             "model.gguf",
             b"GGUF\3\0\0\0" + bytes(60),

@@ -37,9 +37,9 @@ FIRST_PLACE = {
     "positions_not_sorted": "positions must strictly increase",
     "position_repeated": "positions must strictly increase",
     "position_past_end": "is outside the plane of 768 scales",
-    "fixed_truncated": "fixed stream has 384 bytes, a 32x24 plane takes 416",
-    "fixed_one_row_short": "fixed stream has 208 bytes, a 32x24 plane takes 416",
-    "exception_inside_window": "lies inside its row's window",
+    "fixed_truncated": "fixed stream has 384 bytes, but a 32x24 plane needs 416",
+    "fixed_one_row_short": "fixed stream has 208 bytes, but a 32x24 plane needs 416",
+    "exception_inside_window": "is inside its row's window",
 }
 
 

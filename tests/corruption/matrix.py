@@ -12,7 +12,7 @@ from tests.corruption.damages import SURPLUS, Case, Site, evidence_cases, model_
 from tests.corruption.runs import AGAINST, COMMANDS, EXPAND, IDENTITY, STATS, VERIFY, Ran, Runs, in_words, run_commands
 from tests.oracle import Tensors, Unsure, logical_tensors
 
-SOURCE = "the decoded bytes are the source's"
+SOURCE = "the decoded bytes are the original ones"
 CLAIMS = ("VERIFIED.", SOURCE, "every tensor equals")
 """What the last line of verify says when the model's bytes are proved."""
 

@@ -17,7 +17,7 @@ def test_an_empty_shard_is_kept_and_a_file_of_0_bytes_is_an_error(tmp_path: Path
     listed.write_bytes(b"")
     result = run("stats", root)
     assert result.exit_code == 1
-    says(result, f"{listed.name}: 0 bytes, too short for a safetensors file")
+    says(result, f"{listed.name}: has 0 bytes, too few for a safetensors file")
 
 
 def test_unknown_and_small_dtypes_are_bytes_like_any_other(tmp_path: Path) -> None:

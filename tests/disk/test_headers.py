@@ -73,21 +73,21 @@ def test_an_unaligned_u32_tensor_is_ordinary() -> None:
 
 
 def test_an_empty_file_is_too_short(shard: Path) -> None:
-    assert refused(shard, b"") == "x.safetensors: 0 bytes, too short for a safetensors file"
+    assert refused(shard, b"") == "x.safetensors: has 0 bytes, too few for a safetensors file"
 
 
 def test_a_file_cut_inside_the_length_is_too_short(shard: Path) -> None:
-    assert refused(shard, b"\x10\0\0\0\0\0\0") == "x.safetensors: 7 bytes, too short for a safetensors file"
+    assert refused(shard, b"\x10\0\0\0\0\0\0") == "x.safetensors: has 7 bytes, too few for a safetensors file"
 
 
 def test_a_file_cut_inside_the_header(shard: Path) -> None:
     content = raw_file({"a": entry("U8", [1], 0, 1)}, b"x")
-    expected = f"cut short inside its header: 30 bytes, the header alone takes {len(content) - 1}"
+    expected = f"cut short inside its header: it has 30 bytes, but the header alone needs {len(content) - 1}"
     assert refused(shard, content[:30]) == f"x.safetensors: {expected}"
 
 
 def test_a_header_one_byte_longer_than_the_file(shard: Path) -> None:
-    assert "cut short inside its header: 10 bytes, the header alone takes 11" in refused(
+    assert "cut short inside its header: it has 10 bytes, but the header alone needs 11" in refused(
         shard, b"\3" + bytes(7) + b"{}"
     )
 
@@ -95,7 +95,7 @@ def test_a_header_one_byte_longer_than_the_file(shard: Path) -> None:
 @pytest.mark.parametrize("length", [100_000_001, 1 << 40, 1 << 63, (1 << 64) - 1])
 def test_an_absurd_header_length_is_refused_before_anything_is_read(shard: Path, length: int) -> None:
     message = refused(shard, length.to_bytes(8, "little") + b"{}")
-    claim = f"it claims a header of {length} bytes, the limit is 100000000"
+    claim = f"it states a header of {length} bytes, but the limit is 100000000"
     assert message == f"x.safetensors: not a safetensors file: {claim}"
 
 
@@ -131,7 +131,7 @@ def test_a_web_page(shard: Path, page: bytes) -> None:
 @pytest.mark.parametrize("body", [b'{"error": "Repository not found"}', b'["error", "not found"]'])
 def test_an_error_message_saved_as_json(shard: Path, body: bytes) -> None:
     assert refused(shard, body) == (
-        "x.safetensors: is JSON text, not a safetensors file: an error message that was saved? "
+        "x.safetensors: is JSON text, not a safetensors file: probably a saved error message. "
         f"It begins {body.decode()!r}; download it again"
     )
 
@@ -189,7 +189,7 @@ GOOD = b'{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
     ],
 )
 def test_a_key_that_stands_twice_is_refused(shard: Path, raw: bytes, key: str) -> None:
-    assert f"key '{key}' stands twice in one object" in refused(shard, raw_file(raw, b"x"))
+    assert f"key '{key}' appears twice in one object" in refused(shard, raw_file(raw, b"x"))
 
 
 @pytest.mark.parametrize("name", ["dtype", "a:b", "data_offsets", '"shape"', "é", "\\u0041", "NaN", "", "a\nb", "😀"])
@@ -222,10 +222,10 @@ def test_any_name_may_be_a_tensors(shard: Path, name: str) -> None:
         (entry("U8", [1], 0, 1) | {"data_offsets": [0]}, "data_offsets are [0], not two offsets"),
         (entry("U8", [1], 0, 1) | {"data_offsets": [0, 1, 2]}, "data_offsets are [0, 1, 2], not two offsets"),
         (entry("U8", [1], 0, 1 << 63), "data_offsets are [0, 9223372036854775808], not two offsets"),
-        (entry("U8", [1], 2, 1), "data_offsets end before they begin: 2, 1"),
-        (entry("U8", [3], 0, 2), "U8 [3] takes 3 bytes, its offsets span 2"),
-        (entry("BF16", [2, 2], 0, 4), "BF16 [2, 2] takes 8 bytes, its offsets span 4"),
-        (entry("F32", [], 0, 2), "F32 [] takes 4 bytes, its offsets span 2"),
+        (entry("U8", [1], 2, 1), "data_offsets end before they start: 2, 1"),
+        (entry("U8", [3], 0, 2), "U8 [3] takes 3 bytes, but its offsets span 2"),
+        (entry("BF16", [2, 2], 0, 4), "BF16 [2, 2] takes 8 bytes, but its offsets span 4"),
+        (entry("F32", [], 0, 2), "F32 [] takes 4 bytes, but its offsets span 2"),
         (entry("F4", [3], 0, 1), "F4 [3] does not fill whole bytes"),
         (entry("F6_E2M3", [3], 0, 2), "F6_E2M3 [3] does not fill whole bytes"),
         (entry("U8", [1 << 62, 1 << 62], 0, 1), "is larger than any file"),
@@ -289,33 +289,33 @@ def test_sizes_of_dtypes_that_are_no_single_byte(dtype: str, shape: list[int], n
 
 def test_overlapping_data() -> None:
     found = faults({"a": entry("U8", [4], 0, 4), "b": entry("U8", [3], 2, 5)}, bytes(5))
-    assert found == [("b", "its data overlap those of 'a' by 2 bytes")]
+    assert found == [("b", "its data overlaps the data of 'a' by 2 bytes")]
 
 
 def test_two_names_for_the_same_bytes_overlap() -> None:
     found = faults({"a": entry("U8", [4], 0, 4), "tied": entry("U8", [4], 0, 4)}, bytes(4))
-    assert found == [("tied", "its data overlap those of 'a' by 4 bytes")]
+    assert found == [("tied", "its data overlaps the data of 'a' by 4 bytes")]
 
 
 def test_a_tensor_inside_another_overlaps_it_and_what_follows_does_not() -> None:
     found = faults({"a": entry("U8", [9], 0, 9), "in": entry("U8", [1], 2, 3), "b": entry("U8", [1], 9, 10)}, bytes(10))
-    assert found == [("in", "its data overlap those of 'a' by 7 bytes")]
+    assert found == [("in", "its data overlaps the data of 'a' by 7 bytes")]
 
 
 def test_a_hole_between_tensors() -> None:
     found = faults({"a": entry("U8", [2], 0, 2), "b": entry("U8", [2], 5, 7)}, bytes(7))
-    assert found == [("b", "a hole of 3 bytes lies before its data")]
+    assert found == [("b", "there is a gap of 3 bytes before its data")]
 
 
 def test_a_hole_is_found_beside_bad_metadata_and_not_blamed_on_a_neighbour_of_a_bad_entry() -> None:
-    hole = ("b", "a hole of 3 bytes lies before its data")
+    hole = ("b", "there is a gap of 3 bytes before its data")
     b = entry("U8", [2], 5, 7)
     assert hole in faults({"__metadata__": 1, "a": entry("U8", [2], 0, 2), "b": b}, bytes(7))
     assert hole not in faults({"a": entry("U8", [2], 0, 2), "bad": entry("U8", [1], 2, 5), "b": b}, bytes(7))
 
 
 def test_a_hole_before_the_first_tensor() -> None:
-    assert faults({"a": entry("U8", [2], 1, 3)}, bytes(3)) == [("a", "a hole of 1 bytes lies before its data")]
+    assert faults({"a": entry("U8", [2], 1, 3)}, bytes(3)) == [("a", "there is a gap of 1 bytes before its data")]
 
 
 @pytest.mark.parametrize("at", [0, 3, 7])
@@ -327,7 +327,7 @@ def test_zero_size_tensors_at_the_start_in_the_middle_and_at_the_end(at: int) ->
 
 def test_a_zero_size_tensor_inside_another_is_an_overlap_as_in_the_reference() -> None:
     document = {"a": entry("U8", [4], 0, 4), "e": entry("U32", [0], 2, 2)}
-    assert faults(document, bytes(4)) == [("e", "its data overlap those of 'a' by 2 bytes")]
+    assert faults(document, bytes(4)) == [("e", "its data overlaps the data of 'a' by 2 bytes")]
     with pytest.raises(SafetensorError):
         reference(raw_file(document, bytes(4)))
 
@@ -343,11 +343,11 @@ def test_an_empty_header_is_a_file_without_tensors(shard: Path) -> None:
 
 def test_bytes_after_the_last_tensor() -> None:
     found = faults({"a": entry("U8", [1], 0, 1)}, bytes(4))
-    assert found == [("", "3 bytes follow the last tensor: the file is 65, not 62 bytes")]
+    assert found == [("", "3 bytes follow the last tensor: the file has 65 bytes, not 62")]
 
 
 def test_bytes_after_an_empty_header() -> None:
-    assert faults({}, bytes(2)) == [("", "2 bytes follow the last tensor: the file is 12, not 10 bytes")]
+    assert faults({}, bytes(2)) == [("", "2 bytes follow the last tensor: the file has 12 bytes, not 10")]
 
 
 def test_cut_data_name_the_missing_bytes_and_every_lost_tensor_first_one_first() -> None:
@@ -356,7 +356,7 @@ def test_cut_data_name_the_missing_bytes_and_every_lost_tensor_first_one_first()
     size = len(content) - 60
     found = [(f.tensor, f.problem) for f in parse_header(content[8:-200], "x", size).faults]
     assert found == [
-        ("", f"the file is {size} bytes, its header needs {size + 60}: 60 bytes are missing"),
+        ("", f"the file has {size} bytes, but its header needs {size + 60}: 60 bytes are missing"),
         ("c", f"ends at byte {size + 10}, past the end of the file ({size} bytes)"),
         ("d", f"ends at byte {size + 60}, past the end of the file ({size} bytes)"),
     ]

@@ -62,7 +62,7 @@ def test_planes_that_are_not_wanted_are_neither_read_nor_decoded(tmp_path: Path)
     found = dict(decoded_weights(stored(csf), opened(csf), CPU, tally, lambda name: name != first.name))
     assert first.name not in found
     assert (tally.passed_over, tally.planes) == (1, len(checkpoint.planes) - 1)
-    assert "(and passed over 1)" in str(tally)
+    assert "(and skipped 1)" in str(tally)
 
 
 def test_a_broken_stream_is_named_with_its_file(tmp_path: Path) -> None:

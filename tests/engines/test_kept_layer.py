@@ -187,7 +187,7 @@ def test_a_layout_that_csf_tool_does_not_write_stays_dense(tmp_path: Path, in_pl
         wanted = [raw(getattr(layer, name)).clone() for name in SCALES]
     else:
         wanted = processed(layer, lambda scales: scales.transpose(1, 2).contiguous())
-    assert kept.settle(layer) == "its scales are in no layout that csf-tool writes"
+    assert kept.settle(layer) == "its scales are in a layout that csf-tool does not write"
     workspace.buffer.fill_(0xA5)
     kept.decode(torch.tensor([1], device=DEVICE))
     assert kept.nbytes == 0
@@ -271,9 +271,9 @@ def of_another_dtype(layer: Any) -> None:
 
 
 @pytest.mark.parametrize(("change", "reason"), [
-    (without("w13_weight_scale"), "the layer has no w13_weight_scale of bytes"),
-    (of_another_dtype, "the layer has no w13_weight_scale of bytes"),
-    (of_another_shape, "its w2_weight_scale is [4, 16, 8], not [4, 16, 4] as in the checkpoint"),
+    (without("w13_weight_scale"), "the layer has no byte tensor w13_weight_scale"),
+    (of_another_dtype, "the layer has no byte tensor w13_weight_scale"),
+    (of_another_shape, "its w2_weight_scale is [4, 16, 8], but the checkpoint has [4, 16, 4]"),
 ])  # fmt: skip
 def test_a_layer_of_another_kind_is_not_kept(tmp_path: Path, change: Callable[[Any], None], reason: str) -> None:
     (group,) = groups(tmp_path)

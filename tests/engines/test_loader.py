@@ -285,7 +285,7 @@ def test_layers_of_other_ranks_are_not_decoded(dense: Path, csf: Path, said: lis
     missing = {name for name in want if name.startswith("model.layers.0.") and name.endswith(".weight_scale")}
     assert len(missing) == 3
     assert found == {name: data for name, data in want.items() if name not in missing}
-    assert "decoded 3 CSF planes (and passed over 3)" in said[-1]
+    assert "decoded 3 CSF planes (and skipped 3)" in said[-1]
 
 
 def test_one_line_says_what_was_done(csf: Path, said: list[str]) -> None:
@@ -317,7 +317,7 @@ def test_a_csf_checkpoint_without_its_shards_says_what_to_do(tmp_path: Path, mak
     csf = make(tmp_path / "csf")
     for shard in csf.rglob("*.safetensors"):
         shard.unlink()
-    with pytest.raises(CsfToolError, match=r"download the \.safetensors files as well"):
+    with pytest.raises(CsfToolError, match=r"download the \.safetensors files too"):
         loading.weights(loading.loader(), csf)
 
 

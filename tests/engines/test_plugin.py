@@ -202,7 +202,7 @@ def test_what_goes_wrong_is_one_warning_and_vllm_is_as_it_was(
     assert {name: loader.__name__ for name, loader in table.items()} == UNTOUCHED
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "csf-tool expand writes a checkpoint that vLLM reads without it" in record.getMessage()
+    assert "csf-tool expand writes a checkpoint that vLLM reads without csf-tool" in record.getMessage()
 
 
 def test_arguments_that_have_changed_are_one_warning(vllm: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,7 +28,7 @@ pytestmark = [
 
 LAYOUTS = ("index", "compressed-tensors", "container")
 KEPT = "csf-tool keeps the block scales of 2 layers compressed"
-NOT_KEPT = "scales are not kept compressed but decoded when loading"
+NOT_KEPT = "scales are decoded when loading, not kept compressed"
 
 
 @pytest.fixture(scope="module")

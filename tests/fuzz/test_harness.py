@@ -101,7 +101,7 @@ def test_an_internal_error(place: Workplace, plant: Plant) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux")
 def test_a_size_that_is_believed(place: Workplace, plant: Plant) -> None:
     plant(lambda: bytearray(2 * commands.MOST_BYTES))
-    with pytest.raises(AssertionError, match="memory is too short"):
+    with pytest.raises(AssertionError, match="not enough memory"):
         run(place, "stats")
 
 

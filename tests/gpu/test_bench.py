@@ -55,7 +55,7 @@ def result() -> BenchResult:
         exceptions=524_288,
         compressed_bytes=28_640_000,
         prepared_bytes=28_800_000,
-        floor=Measure("streaming, no decoding", timing(20.0), timing(19.0), "4 KiB a program, 4 warps"),
+        floor=Measure("streaming, no decoding", timing(20.0), timing(19.0), "4 KiB per program, 4 warps"),
         measures=[
             Measure("all experts", timing(21.0), timing(20.5)),
             Measure("8 of 512 experts", timing(2.5), timing(2.0), moves_all=False),
@@ -178,7 +178,7 @@ def test_the_json_document_holds_every_figure() -> None:
 
 def test_report_document_and_figure_name_the_checkpoint() -> None:
     made = result()
-    line = "The streams are those of model.layers.0 of org/name@abc: 524,288 exceptions in all."
+    line = "The streams are from model.layers.0 of org/name@abc, with 524,288 exceptions in all."
     assert line in bench_report(made)
     assert bench_document(made)["source"] == {
         "checkpoint": "org/name@abc",
@@ -187,7 +187,7 @@ def test_report_document_and_figure_name_the_checkpoint() -> None:
     }
     assert "model.layers.0 of org/name@abc" in bench_figure(made).get_supxlabel().replace("\n", " ")
     made = replace(made, source=None)
-    assert not any("The streams are those" in str(line) for line in bench_report(made))
+    assert not any("The streams are from" in str(line) for line in bench_report(made))
     assert bench_document(made)["source"] is None
 
 

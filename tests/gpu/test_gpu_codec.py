@@ -97,8 +97,8 @@ def test_without_a_gpu_auto_is_silent_and_cuda_is_an_error(tmp_path: Path, monke
     monkeypatch.setattr("csf_tool.devices._GPU_FILES", (tmp_path,))  # there is one, and torch does not see it
     assert isinstance(make_decoder("auto", tell=said.append), NumpyDecoder)
     assert len(said) == 1
-    assert said[0].startswith("decoding on the CPU, though there is a GPU: ")
-    with pytest.raises(EnvironmentFault, match="torch sees no GPU"):
+    assert said[0].startswith("decoding on the CPU, although there is a GPU: ")
+    with pytest.raises(EnvironmentFault, match="torch finds no GPU"):
         make_decoder("cuda")
 
 

@@ -65,7 +65,7 @@ def test_a_device_that_sees_faults_where_none_are_is_found_out(sample: Sample, m
     monkeypatch.setattr(CsfStreams, "check", refuse)
     with (
         TorchLoader(torch.device(DEVICE), decode_there=True) as loader,
-        pytest.raises(EnvironmentFault, match="it is Monday, the CPU does not: do not trust this device"),
+        pytest.raises(EnvironmentFault, match="it is Monday, but the CPU does not: do not trust this device"),
     ):
         loader.load(some_tensors(sample("nvfp4-csf-hf")))
 

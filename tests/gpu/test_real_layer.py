@@ -183,11 +183,11 @@ def test_products_are_those_of_nvfp4_stacks_that_pass_the_l2() -> None:
     assert choose_products(BenchOptions(gemm=False), L2_BYTES) == ([], [])
     gate = STACKS[0]
     for work, reason in {
-        replace(WORKLOADS[4], name="gate and up"): "the product is one of NVFP4 weights, these are MXFP4",
-        replace(gate, rows=1296): "no launch shape divides weights of 1296x2560",
-        replace(gate, cols=162): "no launch shape divides weights of 1280x2592",
+        replace(WORKLOADS[4], name="gate and up"): "the product needs NVFP4 weights, but these are MXFP4",
+        replace(gate, rows=1296): "no launch shape fits weights of 1296x2560",
+        replace(gate, cols=162): "no launch shape fits weights of 1280x2592",
         replace(gate, experts=8, rows=64_000): "8 experts are too few to choose 8 of them in turn",
-        replace(gate, experts=32): "the weights fit the L2: they cannot be rotated past it",
+        replace(gate, experts=32): "the weights fit in the L2, so they cannot be measured outside it",
     }.items():
         streams = make_streams(replace(work, experts=1, rows=16), torch.device("cpu"))
         layer = RealLayer(Source("x", "layers.0", 0), {work: streams, STACKS[1]: streams})

@@ -128,8 +128,8 @@ BROKEN = {
     "positions_not_sorted": "plane 1: exception positions must strictly increase",
     "position_repeated": "plane 1: exception positions must strictly increase",
     "position_past_end": "plane 1: an exception position is outside the plane of 768 scales",
-    "fixed_truncated": "fixed streams have 768 bytes, 2 planes of 32x24 take 832",
-    "fixed_one_row_short": "fixed streams have 416 bytes, 2 planes of 32x24 take 832",
+    "fixed_truncated": "fixed streams have 768 bytes, but 2 planes of 32x24 need 832",
+    "fixed_one_row_short": "fixed streams have 416 bytes, but 2 planes of 32x24 need 832",
 }
 
 
@@ -207,16 +207,16 @@ def bytes_of(size: int, **kwargs: Any) -> torch.Tensor:
 SIZE = 3 * ROWS * COLS
 
 DECOMPRESS_REFUSALS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "small": ({"out": bytes_of(SIZE - 1)}, ValueError, f"out has {SIZE - 1} bytes, the dense scales take {SIZE}"),
+    "small": ({"out": bytes_of(SIZE - 1)}, ValueError, f"out has {SIZE - 1} bytes, but the dense scales need {SIZE}"),
     "words": ({"out": torch.zeros(SIZE, device=DEVICE)}, TypeError, "bytes .uint8 or float8., not torch.float32"),
     "strided": ({"out": bytes_of(2 * SIZE)[::2]}, ValueError, "out must be contiguous"),
-    "device": ({"out": bytes_of(SIZE, device="meta")}, ValueError, "out is on meta, the scales are on"),
+    "device": ({"out": bytes_of(SIZE, device="meta")}, ValueError, "out is on meta, but the scales are on"),
     "no tensor": ({"out": bytearray(SIZE)}, TypeError, "not bytearray"),
     "layout": ({"layout": "blocked"}, ValueError, 'layout must be "linear" or "swizzled", not \'blocked\''),
     "routing length": (
         {"expert_start": torch.zeros(3, dtype=torch.int32, device=DEVICE)},
         ValueError,
-        r"expert_start has shape \(3,\), 3 experts need \(4,\)",
+        r"expert_start has shape \(3,\), but 3 experts need \(4,\)",
     ),
     "routing dtype": (
         {"expert_start": torch.zeros(4, device=DEVICE)},
@@ -243,7 +243,7 @@ def test_decompress_refuses(stack: Stack, options: dict[str, Any], error: type[E
 
 
 def test_decompress_refuses_another_format_or_raw_streams(stack: Stack) -> None:
-    with pytest.raises(ValueError, match="these are NVFP4 scales, not MXFP4"):
+    with pytest.raises(ValueError, match="the scales are NVFP4, not MXFP4"):
         decompress_mxfp4_csf_scales(prepared(stack))
     raw: Any = on_device(stack.fixed[0])
     with pytest.raises(TypeError, match="must be prepared CsfScales, not Tensor"):

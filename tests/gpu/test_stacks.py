@@ -155,7 +155,7 @@ def test_layers_by_number_and_by_name(tmp_path: Path, layer: int | str) -> None:
 def test_a_number_that_several_modules_count_needs_a_name(tmp_path: Path) -> None:
     both = [*layer_tensors("model.layers.0.mlp", NVFP4), *layer_tensors("mtp.layers.0.mlp", NVFP4)]
     root = write_hf(tmp_path / "csf", {"a.safetensors": compressed(both, NVFP4)})
-    with pytest.raises(UsageError, match=r"0 may be model.layers.0.mlp.experts, mtp.layers.0.mlp.experts|mtp.*model"):
+    with pytest.raises(UsageError, match=r"0 may mean model.layers.0.mlp.experts, mtp.layers.0.mlp.experts|mtp.*model"):
         load_stack(root, 0, "gate", device=DEVICE)
     assert load_stack(root, "mtp.layers.0", "gate", device=DEVICE).experts == EXPERTS
 
@@ -166,12 +166,17 @@ def test_a_number_that_several_modules_count_needs_a_name(tmp_path: Path) -> Non
         (7, "gate", {}, "has no block scales of experts in layer 7"),
         (3, "q", {}, "projection 'q': give gate, up, down or gate_up"),
         (3, "gate_up", {"order": ("gate", "gate")}, "order"),
-        (3, "gate", {"tp_rank": 2, "tp_size": 2}, "tp_rank 2 of tp_size 2: ranks count from 0"),
-        (3, "gate", {"tp_rank": -1}, "ranks count from 0"),
-        (3, "gate", {"tp_size": 3}, "NVFP4 64x8 planes of gate_proj cannot be divided: 64 rows by 3"),
+        (3, "gate", {"tp_rank": 2, "tp_size": 2}, "tp_rank 2 of tp_size 2: give a rank from 0 to tp_size - 1"),
+        (3, "gate", {"tp_rank": -1}, "give a rank from 0 to tp_size - 1"),
+        (
+            3,
+            "gate",
+            {"tp_size": 3},
+            "NVFP4 64x8 planes of gate_proj cannot be divided: 64 rows are not a multiple of 3",
+        ),
         (3, "gate", {"tp_size": 8}, "8 rows are not a positive multiple of 16"),
         (3, "down", {"tp_size": 32}, "1 columns are not a positive multiple of 2"),
-        (3, "gate", {"device": "tpu9000"}, "torch knows none"),
+        (3, "gate", {"device": "tpu9000"}, "torch knows no such device"),
     ],
 )
 def test_requests_that_cannot_be_right(
@@ -187,12 +192,16 @@ def test_experts_that_are_missing_or_unlike(tmp_path: Path) -> None:
     tensors = compressed(layer_tensors("model.layers.3.mlp", NVFP4), NVFP4)
     fewer = [t for t in tensors if "experts.1.gate_proj" not in t.name]
     root = write_hf(tmp_path / "fewer", {"a.safetensors": fewer})
-    with pytest.raises(CheckpointError, match="layer 3, gate: 1 of 3 experts have no block scales, 1 first"):
+    with pytest.raises(
+        CheckpointError, match="layer 3, gate: 1 of 3 experts have no block scales, for example expert 1"
+    ):
         load_stack(root, 3, "gate", device=DEVICE)
     assert load_stack(root, 3, "up", device=DEVICE).experts == EXPERTS
     other = compressed(matrix("model.layers.3.mlp.experts.1.gate_proj", NVFP4, 1, rows=32, cols=8), NVFP4)
     root = write_hf(tmp_path / "unlike", {"a.safetensors": fewer + other})
-    with pytest.raises(CheckpointError, match=r"experts\.1\.gate_proj.weight_scale is NVFP4 32x8, .* 64x8: no stack"):
+    with pytest.raises(
+        CheckpointError, match=r"experts\.1\.gate_proj.weight_scale is NVFP4 32x8, .* 64x8: they cannot form a stack"
+    ):
         load_stack(root, 3, "gate", device=DEVICE)
 
 

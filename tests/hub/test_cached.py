@@ -76,7 +76,7 @@ def test_every_command_names_them_of_a_name_offline(
     words = [word.replace("{}.out", str(tmp_path / "out")).format(CSF) for word in COMMANDS[command]]
     result = run(*words)
     assert result.exit_code == 3
-    assert f"{CSF}@main: offline mode keeps the network out (HF_HUB_OFFLINE): " in result.stderr
+    assert f"{CSF}@main: the network is off, because HF_HUB_OFFLINE is set: " in result.stderr
     assert lacks(hub, "1 of 3", f"{ONE}, {THREE}") in result.stderr
     assert result.stderr.count("\n") <= 2  # one may say that there is no GPU
 
@@ -84,7 +84,7 @@ def test_every_command_names_them_of_a_name_offline(
 def test_a_container_of_which_there_are_the_documents(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = partly(CONTAINER)
     fetch = f"`hf download {CONTAINER} --revision {hub.repositories[CONTAINER].commit}` fetches what is missing"
-    said = f"none that manifest.json lists is there, as tensors/{ONE}; {fetch}"
+    said = f"all shards that manifest.json lists are missing, such as tensors/{ONE}; {fetch}"
     assert said in run("stats", snapshot).stderr
     offline(monkeypatch)
     assert said in run("stats", CONTAINER).stderr
@@ -117,7 +117,7 @@ def test_an_unfinished_blob_alone(hub: Hub) -> None:
         path.unlink()
     (snapshot.parent.parent / "blobs" / f"{'c' * 64}.incomplete").write_bytes(b"x")
     result = run("stats", snapshot)
-    said = "an incomplete download (1 unfinished file, as ccc"
+    said = "an incomplete download (1 unfinished file, ccc"
     assert said in result.stderr
     assert f"`hf download {CSF} --revision {snapshot.name}` fetches what is missing" in result.stderr
     shutil.rmtree(snapshot.parent)
@@ -139,7 +139,7 @@ def test_another_revision_that_has_all(hub: Hub, monkeypatch: pytest.MonkeyPatch
     assert (
         f"the Hub cache has nothing of v2: unset HF_HUB_OFFLINE, or fetch it first with `hf download {CSF}" in unknown
     )
-    assert f" --revision v2`; the cache has all shards of {CSF}@{first} (nothing here" in unknown
+    assert f" --revision v2`; the cache has all shards of {CSF}@{first} (there is no local" in unknown
 
 
 def test_a_revision_of_which_the_cache_has_but_the_name(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_a_revision_of_which_the_cache_has_but_the_name(hub: Hub, monkeypatch: p
     shutil.rmtree(snapshot.parent)
     offline(monkeypatch)
     said = (
-        f"the Hub cache knows main as {snapshot.name}, and has no file of it: unset HF_HUB_OFFLINE, or fetch it first"
+        f"the Hub cache knows main as {snapshot.name}, but has no file of it: unset HF_HUB_OFFLINE, or fetch it first"
     )
     assert f"{said} with `hf download {CSF}`" in run("stats", CSF).stderr
 
@@ -157,12 +157,12 @@ def test_a_machine_without_a_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) 
     snapshot = Path(snapshot_download(CONTAINER, ignore_patterns=["build-contract.json"]))
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     result = run("stats", CSF)
-    assert (result.exit_code, "no whole answer in " in result.stderr) == (3, True)
+    assert (result.exit_code, "no complete answer in " in result.stderr) == (3, True)
     assert lacks(hub, "1 of 3", f"{ONE}, {THREE}") in result.stderr
     assert "HF_HUB_OFFLINE" not in result.stderr
     result = run("stats", CONTAINER)
     if result.exit_code:
-        assert f"the Hub cache has all of its shards: HF_HUB_OFFLINE=1 goes by these alone, or give {snapshot}" in (
+        assert f"the Hub cache has all of its shards: to use only these, set HF_HUB_OFFLINE=1 or give {snapshot}" in (
             result.stderr
         )
 

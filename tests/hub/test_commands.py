@@ -155,7 +155,7 @@ def test_headers_are_compared_even_of_what_is_not_fetched(hub: Hub, copied: Copi
     path.write_bytes(path.read_bytes().replace(b'"dtype":"BF16"', b'"dtype":"F16" ', 1))
     hub.add("org/changed", folder)
     failures = checks(verify(CSF, "--against", "org/changed"))["against"]["failures"]
-    assert [f["problem"] for f in failures] == ["dtype is BF16, the reference has F16"]  # type: ignore[attr-defined]
+    assert [f["problem"] for f in failures] == ["dtype is BF16, but the reference has F16"]  # type: ignore[attr-defined]
 
 
 def test_receipts_prove_the_scales_of_a_container(hub: Hub, copied: Copied) -> None:
@@ -188,7 +188,7 @@ def test_files_here_against_the_hashes_on_the_hub(hub: Hub, copied: Copied) -> N
     assert bad.exit_code == 1
     failures = checks(bad)["stored"]["failures"]
     assert [f["file"] for f in failures] == ["config.json", SECOND]  # type: ignore[attr-defined]
-    assert f"{CSF}@{commit} says" in failures[1]["problem"]  # type: ignore[index]
+    assert f"({CSF}@{commit})" in failures[1]["problem"]  # type: ignore[index]
 
 
 def test_files_here_against_what_the_download_recorded(hub: Hub, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_bytes_that_are_not_the_listed_ones_are_not_expanded(hub: Hub, copied: C
     hub.stored["org/damaged"] = replace(repository, other={SECOND: bytes(raw)})
     result = expand("org/damaged", tmp_path / "out", "--jobs", 1)
     assert result.exit_code == 1
-    assert f"{SECOND}: sha256 of what was fetched is" in result.stderr
+    assert f"{SECOND}: sha256 of the fetched file is" in result.stderr
     assert (tmp_path / "out" / FIRST).exists()
     assert not (tmp_path / "out" / SECOND).exists()
     assert not (tmp_path / "out" / "config.json").exists()
@@ -333,7 +333,7 @@ def test_an_interrupt_does_not_wait_for_the_next_try(hub: Hub, tmp_path: Path) -
     assert ready.wait(30)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
-    assert (process.returncode, stderr) == (130, "csf-tool: interrupted; the same command goes on from there\n")
+    assert (process.returncode, stderr) == (130, "csf-tool: interrupted; run the same command again to continue\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -363,12 +363,12 @@ def test_parts_that_run_by_themselves(hub: Hub, sample: Sample, tmp_path: Path) 
     assert expand(sample("nvfp4-csf-hf"), tmp_path / "near").exit_code == 0
     assert tree(tmp_path / "out") == tree(tmp_path / "near")
     late = run("finish", CSF, tmp_path / "out")
-    assert (late.exit_code, "is complete already" in late.stdout) == (0, True)
+    assert (late.exit_code, "is already complete" in late.stdout) == (0, True)
 
 
 def test_what_is_refused_on_the_hub(hub: Hub, tmp_path: Path) -> None:
     consumed = expand(CSF, tmp_path / "out", "--consume-source", "--yes")
-    assert (consumed.exit_code, "csf-tool removes nothing there" in consumed.stderr) == (2, True)
+    assert (consumed.exit_code, "is on the Hub, where csf-tool removes nothing" in consumed.stderr) == (2, True)
     hashed = run("identity", CSF, "--hash")
     assert (hashed.exit_code, "fetch it first with `hf download`" in hashed.stderr) == (2, True)
     assert not (tmp_path / "out").exists()

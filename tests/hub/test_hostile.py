@@ -134,7 +134,9 @@ def test_answers_of_every_request(
 def test_a_byte_now_and_then_is_no_answer(hub: Hub, request_: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("csf_tool.hub.repo.RETRY_POLICY", RetryPolicy((0.001,), slow_seconds=0.2))
     hub.faults = [Fault(request_, 99, pause=0.05)]
-    with pytest.raises(EnvironmentFault, match=r"no whole answer in 2 tries, the last time: \d+ bytes in 0 seconds"):
+    with pytest.raises(
+        EnvironmentFault, match=r"no complete answer in 2 tries. The last error: \d+ bytes in 0 seconds"
+    ):
         opened()
 
 
@@ -150,7 +152,7 @@ def test_an_answer_that_never_begins(hub: Hub, request_: str, monkeypatch: pytes
 
     hub.before_answer = wait
     try:
-        with pytest.raises(EnvironmentFault, match="has not begun to answer within"):
+        with pytest.raises(EnvironmentFault, match="has not started to answer within"):
             opened()
     finally:
         over.set()
@@ -225,7 +227,7 @@ def test_one_shard_of_a_numbered_set_is_not_all_of_it(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     snapshot_download("org/numbered", allow_patterns=["*.safetensors"])
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "its shards are all in the cache" in run("stats", "org/numbered").stderr
+    assert "all of its shards are in the cache" in run("stats", "org/numbered").stderr
 
 
 # Ctrl-C
@@ -262,7 +264,7 @@ def test_an_interrupt_waits_for_no_answer(hub: Hub, tmp_path: Path, request_: st
         time.sleep(0.02)
     _, stderr = process.communicate(timeout=30)
     took = time.monotonic() - begun
-    assert (process.returncode, stderr) == (130, "csf-tool: interrupted; the same command goes on from there\n")
+    assert (process.returncode, stderr) == (130, "csf-tool: interrupted; run the same command again to continue\n")
     print(f"{request_} {how} {presses}: {took:.3f} s")
 
 

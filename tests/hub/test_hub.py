@@ -194,7 +194,7 @@ def test_an_index_that_lists_a_shard_the_hub_does_not_have(hub: Hub, copied: Cop
     (folder / "model-00002-of-00003.safetensors").unlink()
     hub.add("org/lacking", folder)
     problems = [str(p) for p in opened("org/lacking").problems]
-    assert problems[0] == "model-00002-of-00003.safetensors: not there (missing, or a link to a missing blob)"
+    assert problems[0] == "model-00002-of-00003.safetensors: is missing, or is a link to a missing file"
 
 
 # The cache
@@ -209,7 +209,7 @@ def test_what_the_cache_has_is_not_asked_for(hub: Hub, sample: Sample) -> None:
     commit = hub.repositories["org/nvfp4-csf-hf"].commit
     assert checkpoint.label == f"org/nvfp4-csf-hf@{commit}"
     [line] = said
-    assert line.startswith(f"{checkpoint.label}: its shards are all in the cache, so the Hub is not asked")
+    assert line.startswith(f"{checkpoint.label}: all of its shards are in the cache, so csf-tool does not ask the Hub")
     assert (len(checkpoint.planes), checkpoint.is_remote, hub.requests) == (36, False, [])
 
 
@@ -247,7 +247,9 @@ def test_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         "org/nvfp4-dense": "has nothing of main: unset HF_HUB_OFFLINE, or",
     }
     for name, state in said.items():
-        with pytest.raises(EnvironmentFault, match=f"{name}@main: offline mode keeps the network out .*{state}"):
+        with pytest.raises(
+            EnvironmentFault, match=f"{name}@main: the network is off, because HF_HUB_OFFLINE is set.*{state}"
+        ):
             opened(name)
     assert not hub.requests
 
@@ -402,37 +404,37 @@ REFUSALS = {
         "org/nvfp4-dense",
         Fault("/api/models/org", 99, 429, headers={"Retry-After": "3600"}),
         EnvironmentFault,
-        r"too many requests \(429\) in 1 try: run it again in 3600 seconds",
+        r"too many requests \(429\) in 1 try: run the command again in 3600 seconds",
     ),
     "too many requests for the listing": (
         "org/nvfp4-dense",
         Fault("blobs", 99, 429, headers={"Retry-After": "1"}),
         EnvironmentFault,
-        r"too many requests \(429\) in 4 tries: run it again in 1 seconds",
+        r"too many requests \(429\) in 4 tries: run the command again in 1 seconds",
     ),
     "too many requests, again and again": (
         "org/nvfp4-dense",
         Fault("/storage/", 99, 429),
         EnvironmentFault,
-        r"model-0000\d-of-00003.safetensors: too many requests \(429\) in 4 tries: run it again later",
+        r"model-0000\d-of-00003.safetensors: too many requests \(429\) in 4 tries: run the command again later",
     ),
     "server down": (
         "org/nvfp4-dense",
         Fault("/api/models/org", 99, 503),
         EnvironmentFault,
-        r"the server failed 4 times, the last time with 503: run it again later",
+        r"the server failed 4 times, last with status 503: run the command again later",
     ),
     "connections dropped": (
         "org/nvfp4-dense",
         Fault("/storage/", 99, sent=100),
         EnvironmentFault,
-        r"no whole answer in 4 tries, the last time: .*: check the network, the proxy and HF_ENDPOINT",
+        r"no complete answer in 4 tries. The last error: .*: check the network, the proxy and HF_ENDPOINT",
     ),
     "short answers": (
         "org/nvfp4-dense",
         Fault("/storage/", 99, declared=-7),
         EnvironmentFault,
-        r"no whole answer in 4 tries, the last time: 65529 bytes for a range of 65536",
+        r"no complete answer in 4 tries. The last error: 65529 bytes arrived for a range of 65536",
     ),
     "Range ignored": (
         "org/nvfp4-dense",
@@ -444,25 +446,25 @@ REFUSALS = {
         "org/nvfp4-dense",
         Fault("/storage/", 99, headers={"Content-Range": "bytes 1-65536/1008776"}),
         EnvironmentFault,
-        r"asked for bytes 0-65535, the answer is bytes 1-65536/1008776",
+        r"the answer to a request for bytes 0-65535 is bytes 1-65536/1008776",
     ),
     "another size": (
         "org/nvfp4-dense",
         Fault("/storage/", 99, headers={"Content-Range": "bytes 0-65535/9999999"}),
         EnvironmentFault,
-        r"changed between two requests \(it is 9999999 bytes now, it was listed with \d+\): start again",
+        r"changed between two requests \(it is 9999999 bytes now, but was listed with \d+\): start again",
     ),
     "another file behind the link": (
         "org/nvfp4-dense",
         Fault("-of-00003.safetensors", 99, 302, headers={"X-Linked-ETag": '"abc"', "Location": "/storage/x"}),
         EnvironmentFault,
-        r"changed between two requests \(X-Linked-E[tT]ag is \"abc\", the listing says [0-9a-f]{64}\)",
+        r"changed between two requests \(X-Linked-E[tT]ag is \"abc\", but the listing has [0-9a-f]{64}\)",
     ),
     "listed and not there": (
         "org/nvfp4-dense",
         Fault("-00002-of-00003", 99, 404, headers={"X-Error-Code": "EntryNotFound"}),
         CheckpointError,
-        r"model-00002-of-00003.safetensors: the Hub lists the file and answers that it is not there",
+        r"model-00002-of-00003.safetensors: the Hub lists the file, but answers that it does not exist",
     ),
     "redirects in circles": (
         "org/nvfp4-dense",
@@ -489,7 +491,7 @@ def test_a_refusal_is_one_line_with_its_remedy(hub: Hub, case: str, monkeypatch:
 def test_a_private_repository_wants_a_login(hub: Hub, sample: Sample) -> None:
     hub.add("org/mine", sample("nvfp4-csf-hf"), private=True)
     with pytest.raises(
-        EnvironmentFault, match=r"no such repository, or it is private, .* \(401\): .*nothing here is called org/mine"
+        EnvironmentFault, match=r"no such repository, or it is private, .* \(401\): .*there is no local org/mine"
     ):
         opened("org/mine")
 
@@ -498,7 +500,7 @@ def test_no_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first question to a machine that refuses connections is asked twice, not for a quarter of a minute."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(
-        EnvironmentFault, match=r"no whole answer in 2 tries, .* HF_ENDPOINT \(now http://127.0.0.1:9\)"
+        EnvironmentFault, match=r"no complete answer in 2 tries, .* HF_ENDPOINT \(now http://127.0.0.1:9\)"
     ):
         opened("org/nvfp4-dense")
 
@@ -507,7 +509,7 @@ def test_a_file_that_changes_while_it_is_read(hub: Hub, served: tuple[bytes, Rem
     reader = served[1].open()
     assert reader.read(0, 10) == served[0][:10]
     hub.faults.append(Fault("/storage/", headers={"ETag": '"other"'}))
-    with pytest.raises(EnvironmentFault, match=r'its ETag is "other" now, it was "of the storage"\): start again'):
+    with pytest.raises(EnvironmentFault, match=r'its ETag is "other" now, but was "of the storage"\): start again'):
         reader.read(10, 20)
 
 

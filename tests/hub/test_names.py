@@ -58,11 +58,11 @@ def test_pages(text: str) -> None:
     [
         (f"{SITE}/datasets/org/name", "is a data set, not a model"),
         (f"{SITE}/spaces/org/name", "is a space"),
-        (f"{SITE}/org", "is no page of a model's repository"),
-        (f"{SITE}/", "is no page of a model's repository"),
+        (f"{SITE}/org", "is not a page of a model's repository"),
+        (f"{SITE}/", "is not a page of a model's repository"),
         ("https://example.com/org/name", "is not on the Hub: .*HF_ENDPOINT=https://example.com"),
-        ("https://[::1/org/name", "is no address of a page"),
-        (f"{SITE}/../../etc", "is no page|is no repository"),
+        ("https://[::1/org/name", "is not the address of a page"),
+        (f"{SITE}/../../etc", "is not a page|is not the name of a repository"),
     ],
 )
 def test_pages_of_nothing(text: str, said: str) -> None:

@@ -178,7 +178,7 @@ def test_numpy_alone_has_neither_bf16_nor_float8(sample: Sample, monkeypatch: py
     with csf_tool.safe_open(sample("nvfp4-csf-hf"), "np") as f:
         scale = next(name for name in f.keys() if name.endswith("weight_scale"))
         assert f.get_slice(scale).get_dtype() == "F8_E4M3"
-        with pytest.raises(UsageError, match=r"no dtype for F8_E4M3: install ml_dtypes, or open it for pt"):
+        with pytest.raises(UsageError, match=r"no dtype for F8_E4M3: install ml_dtypes, or use framework 'pt'"):
             f.get_tensor(scale)
         assert f.get_tensor(scale.removesuffix("_scale")).dtype == np.uint8
 
@@ -286,8 +286,8 @@ def test_errors_are_those_of_safetensors_as_well(tmp_path: Path) -> None:
     ("how", "said"),
     [
         ({"framework": "tf"}, "framework 'tf': give pt or np"),
-        ({"framework": "np", "device": "cuda"}, "numpy arrays are on the CPU alone"),
-        ({"device": "tpu9000"}, "device tpu9000: torch knows none of that name"),
+        ({"framework": "np", "device": "cuda"}, "numpy arrays are only on the CPU"),
+        ({"device": "tpu9000"}, "device tpu9000: torch knows no such device"),
         ({"backend": "io_uring"}, "backend 'io_uring': give mmap or pread"),
     ],
 )
@@ -300,7 +300,7 @@ def test_wrong_requests(tmp_path: Path, how: dict[str, Any], said: str) -> None:
 def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     root = mini_dense(tmp_path / "dense")
     for device in ("cuda:1", 1, torch.device("cuda", 1)):
-        with pytest.raises(EnvironmentFault, match="device cuda:1: torch sees no GPU"):
+        with pytest.raises(EnvironmentFault, match="device cuda:1: torch finds no GPU"):
             csf_tool.safe_open(root, device=device)
 
 
@@ -324,7 +324,7 @@ def test_a_file_that_changes_after_it_was_opened(copied: Callable[..., Path]) ->
         for shard in root.glob("*.safetensors"):
             shard.write_bytes(shard.read_bytes() + b" ")
         for handle in (f, g):
-            with pytest.raises(EnvironmentFault, match="changed while it was read"):
+            with pytest.raises(EnvironmentFault, match="changed while csf-tool read it"):
                 handle.get_tensor(f.keys()[0])
 
 
@@ -427,8 +427,8 @@ def test_a_name_that_is_not_there(sample: Sample) -> None:
     with csf_tool.safe_open(folder, "np") as f:
         scale = next(name for name in f.keys() if name.endswith("gate_proj.weight_scale"))
         for wrong, hint in [
-            (f"{scale}.nvfp4_csf_fixed", f": it is a stream of {scale}: ask for that"),
-            (f"{scale}.nvfp4_csf_exceptions", f": it is a stream of {scale}: ask for that"),
+            (f"{scale}.nvfp4_csf_fixed", f": it is a stream of {scale}: ask for that tensor"),
+            (f"{scale}.nvfp4_csf_exceptions", f": it is a stream of {scale}: ask for that tensor"),
             (scale.replace("gate_proj", "gate_prj"), f"; did you mean {scale}"),
             (scale.removeprefix("model."), f"; did you mean {scale}"),
             ("nothing like it", ""),

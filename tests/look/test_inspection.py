@@ -94,7 +94,7 @@ def test_a_plane_is_found_by_any_of_its_names(sample: Sample, pattern: str) -> N
 
 
 def test_a_name_that_means_nothing_is_refused_with_an_example(sample: Sample) -> None:
-    with pytest.raises(UsageError, match=r"no plane is called 'nothing', as 'model\.language_model"):
+    with pytest.raises(UsageError, match=r"no plane is called 'nothing'; one of them is 'model\.language_model"):
         choose_planes(open_checkpoint(sample("nvfp4-csf-hf")), "nothing")
 
 
@@ -176,7 +176,7 @@ def test_the_end_of_a_name_that_one_plane_has(sample: Callable[[str], Path], sam
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("gate_proj", r"12 planes end with 'gate_proj', as 'model\..*': give more of it, or '\*\.gate_proj'"),
+        ("gate_proj", r"12 planes end with 'gate_proj', for example 'model.*': give a longer name, or '\*\.gate_proj'"),
         ("layers.0", r"no plane is called 'layers.0'; did you mean '\*layers.0\*'\?"),
         ("*layers.0.mlp", r"did you mean '\*layers.0.mlp\*'\?"),
         ("model.languge_model.layers.0.mlp.experts.1.gate_proj", r"did you mean 'model.language_model.layers.0.mlp."),

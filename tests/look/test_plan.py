@@ -83,7 +83,7 @@ def test_stacks_are_divided_as_the_format_allows(tmp_path: Path) -> None:
         "down_proj 64x8: 1 columns are not a positive multiple of 2",
         "gate_proj and up_proj 64x8: 8 rows are not a positive multiple of 16",
     ]
-    assert plan(tmp_path, tp=3).undivided[0] == "down_proj 64x8: 8 columns by 3"
+    assert plan(tmp_path, tp=3).undivided[0] == "down_proj 64x8: 8 columns are not a multiple of 3"
 
 
 def test_an_mxfp4_down_projection_may_be_cut_to_odd_columns(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_dense_checkpoint_has_nothing_to_keep_compressed(tmp_path: Path) -> No
 
 
 def test_more_stacks_than_there_are_cannot_be_resident(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has 4 stacks, 5 cannot be resident"):
+    with pytest.raises(UsageError, match="has only 4 stacks, so 5 cannot stay in GPU memory"):
         plan(moe(tmp_path), resident=5)
 
 

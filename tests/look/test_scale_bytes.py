@@ -46,7 +46,7 @@ def test_every_byte_value_comes_back_and_odd_ones_are_only_counted(tmp_path: Pat
         assert counted["zero"] == scales.count(0)
         signed = sum(value >= 0x80 for value in scales) - scales.count(0xFF)
         assert counted["negative"] == (signed if codec is NVFP4 else 0)
-    says(run("stats", dense, "--scales"), "NaN", "Such bytes are data like any other: no command changes one.")
+    says(run("stats", dense, "--scales"), "NaN", "Such bytes are ordinary data, and no command changes them.")
 
 
 def test_a_broken_plane_is_not_counted_and_hides_no_other(tmp_path: Path) -> None:

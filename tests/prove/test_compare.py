@@ -76,8 +76,8 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     b = tensor(tmp_path / "b", "U8", (3, 2), bytes(6))
     c = tensor(tmp_path / "c", "BF16", (2, 3), bytes(12))
     d = tensor(tmp_path / "d", "I8", (2, 3), bytes(6))
-    assert mismatch(a, b) == "shape is [2, 3], the reference has [3, 2]"
-    assert mismatch(a, c) == "U8 takes 6 bytes, the reference's BF16 takes 12"
+    assert mismatch(a, b) == "shape is [2, 3], but the reference has [3, 2]"
+    assert mismatch(a, c) == "U8 takes 6 bytes, but the reference's BF16 takes 12"
     assert mismatch(a, a) is None
     assert mismatch(a, d) is None
 

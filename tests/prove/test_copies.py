@@ -28,15 +28,15 @@ def test_a_copy_is_held_against_a_list_saved_from_the_first(tmp_path: Path) -> N
     assert good.exit_code == 0
     says(good, "the stored bytes are as listed in first.sha256 (5 files", "VERIFIED AS LISTED in first.sha256;")
     says(
-        good, "Not proved: that the stored bytes are the published ones (first.sha256 is a list that was given; it says"
+        good, "Not proved: that the stored bytes are the published ones (first.sha256 is a list that you gave; it says"
     )
     size = (copy / TWO).stat().st_size
     (copy / TWO).write_bytes((copy / TWO).read_bytes()[:-10])
     quick = run("verify", copy, "--manifest", manifest, "--quick")
     assert quick.exit_code == 1
-    says(quick, f"{TWO}: is {size - 10} bytes, first.sha256 says {size}")
+    says(quick, f"{TWO}: is {size - 10} bytes long, but first.sha256 has {size}")
     (copy / TWO).unlink()
-    says(run("verify", copy, "--manifest", manifest, "--quick"), f"{TWO}: first.sha256 lists it, it is not there")
+    says(run("verify", copy, "--manifest", manifest, "--quick"), f"{TWO}: is missing, but first.sha256 lists it")
 
 
 def test_quick_calls_itself_sizes_only_and_misses_what_deep_finds(tmp_path: Path) -> None:
@@ -46,10 +46,14 @@ def test_quick_calls_itself_sizes_only_and_misses_what_deep_finds(tmp_path: Path
     overwrite(root / TWO, begin, b"\x55\x55")
     quick = run("verify", root, "--manifest", manifest, "--quick")
     assert quick.exit_code == 0
-    says(quick, "NO FAULT FOUND in headers and sizes; no data was read.", "sizes of 5 files by list; --quick reads no")
+    says(
+        quick,
+        "NO FAULT FOUND in headers and sizes; no data was read.",
+        "sizes of 5 files, compared with list; --quick reads no",
+    )
     deep = run("verify", root, "--manifest", manifest)
     assert deep.exit_code == 1
-    says(deep, f"{TWO}: sha256 is ", "list says ")
+    says(deep, f"{TWO}: sha256 is ", ", expected ")
 
 
 def test_lists_are_those_of_sha256sum(tmp_path: Path) -> None:
@@ -65,7 +69,7 @@ def test_lists_are_those_of_sha256sum(tmp_path: Path) -> None:
         (tmp_path / "sums").write_text("\n".join(text))
         assert run("verify", root, "--manifest", tmp_path / "sums").exit_code == 0
         quick = run("verify", root, "--manifest", tmp_path / "sums", "--quick")
-        says(quick, f"presence, for it gives no sizes, of {len(files)} files by sums")
+        says(quick, f"presence of {len(files)} files without a size, compared with sums")
     (tmp_path / "sums").write_text("\n".join(plain).replace(plain[0][:8], "0" * 8))
     assert run("verify", root, "--manifest", tmp_path / "sums").exit_code == 1
 
@@ -88,11 +92,11 @@ def test_a_list_of_something_else_is_wrong_usage(tmp_path: Path) -> None:
     assert "# repository: example/mini\n# revision: " + "a" * 40 in manifest.read_text()
     result = run("verify", other, "--manifest", manifest)
     assert result.exit_code == 2
-    says(result, f"list: is a list of revision {'a' * 40}; {other} is of {'c' * 40}")
+    says(result, f"list: is a list of revision {'a' * 40}, but {other} is of {'c' * 40}")
     (tmp_path / "far").write_text(f"{'0' * 64}  model-00001-of-00099.safetensors\n")
     result = run("verify", good, "--manifest", tmp_path / "far")
     assert result.exit_code == 2
-    says(result, "far: not one of the 1 files that it lists is in")
+    says(result, "far: none of the 1 files that it lists is in")
     (tmp_path / "empty").write_text("nothing\n")
     assert run("verify", good, "--manifest", tmp_path / "empty").exit_code == 2
     assert run("verify", good, "--manifest", tmp_path / "nowhere").exit_code == 2
@@ -104,7 +108,7 @@ def test_no_list_is_saved_of_a_faulty_checkpoint_nor_over_a_file(tmp_path: Path)
     overwrite(shard, shard.stat().st_size - 1, bytes([shard.read_bytes()[-1] ^ 1]))
     result = run("verify", root, "--save-hashes", tmp_path / "list")
     assert (result.exit_code, (tmp_path / "list").exists()) == (1, False)
-    says(result, "list is not written: a check failed")
+    says(result, "list was not written, because a check failed")
     (tmp_path / "list").write_text("mine")
     assert run("verify", root, "--save-hashes", tmp_path / "list").exit_code == 2
     assert (tmp_path / "list").read_text() == "mine"
@@ -129,14 +133,14 @@ def test_the_same_files_have_one_identity_by_digests_and_one_by_sizes(tmp_path: 
     assert known.keys() == {"sums", "cache", "download"}
     for name in ("bare", "partly noted"):
         assert (by_default[name].exit_code, by_default[name].stdout) == (2, "")
-        says(by_default[name], "no SHA-256 is recorded for", f"as {shard_name(1, 2)}: --hash reads every byte")
+        says(by_default[name], "no SHA-256 is recorded for", f"{shard_name(1, 2)}: --hash reads every byte")
     hashed = {run("identity", root, "--hash").stdout for root in copies.values()}
     assert hashed == set(known.values())
     assert hashed.pop().endswith("  digests\n")
     [by_size] = {run("identity", root, "--by", "sizes").stdout for root in copies.values()}
     assert by_size.endswith("  sizes\n")
     assert by_size.split()[0] != known["cache"].split()[0]
-    says(run("identity", copies["bare"], "--by", "sizes"), "size-based: a copy of that size with other bytes has the")
+    says(run("identity", copies["bare"], "--by", "sizes"), "size-based: other bytes of the same size have the")
     assert run("identity", copies["bare"], "--by", "sizes", "--hash").exit_code == 2
 
 
@@ -146,11 +150,11 @@ def test_records_that_do_not_fit_are_told(tmp_path: Path) -> None:
     (download / NOTES / f"{one}.metadata").write_text(f"{'1' * 40}\n{'c' * 64}\n1.0\n")
     hashed = run("identity", download, "--hash")
     assert hashed.stdout == run("identity", copies["cache"]).stdout
-    says(hashed, f"warning: {one}: sha256 is ", f"the hash that hf download recorded says {'c' * 64}")
+    says(hashed, f"warning: {one}: sha256 is ", f", expected {'c' * 64} (the hash that hf download recorded)")
     shutil.copy(copies["sums"] / "SHA256SUMS", download)
     told = run("identity", download)
     assert (told.exit_code, told.stdout) == (1, "")
-    says(told, f"{one}: its SHA-256 is ", "by SHA256SUMS, line 2, and ccc")
+    says(told, f"{one}: its SHA-256 is ", " (SHA256SUMS, line 2), but also ccc")
 
 
 def test_the_identity_of_a_container_is_that_of_its_manifest_and_can_be_checked(tmp_path: Path) -> None:
@@ -163,6 +167,6 @@ def test_the_identity_of_a_container_is_that_of_its_manifest_and_can_be_checked(
     overwrite(shard, shard.stat().st_size - 1, bytes([shard.read_bytes()[-1] ^ 1]))
     hashed = run("identity", root, "--hash")
     assert (hashed.exit_code, hashed.stdout) == (1, "")
-    says(hashed, "sha256 is ", "target_sha256 says ")
+    says(hashed, "sha256 is ", ", expected ", "(target_sha256)")
     change_json(root / "manifest.json", lambda manifest: [row.pop("target_sha256") for row in manifest["shards"]])
-    says(run("identity", root), "warning: manifest.json: states no SHA-256 of 2 shards")
+    says(run("identity", root), "warning: manifest.json: has no SHA-256 of 2 shards, for example")

@@ -97,7 +97,7 @@ def test_what_a_runtime_may_take_is_compared(pair: tuple[Path, Path], name: str)
         lacks, has = run("verify", one, "--against", other), run("verify", other, "--against", one)
         path.write_bytes(TAKEN[name])
         assert [r.exit_code for r in (differs, lacks, has)] == [1, 1, 1]
-        says(differs, f"{name}: differs from the reference's")
+        says(differs, f"{name}: differs from the reference")
         says(lacks, f"{name}: missing; the reference has it")
         says(has, f"{name}: the reference does not have it")
 
@@ -139,12 +139,12 @@ def test_of_repeated_keys_is_said_which_and_where(pair: tuple[Path, Path]) -> No
     text = b'{"a": [{"b": 1, "b": 1}]}'
     (pair[0] / "tokenizer.json").write_bytes(text)
     (pair[1] / "tokenizer.json").write_bytes(b'{"a": [{"b": 1}]}')
-    said = "key 'b' stands twice in one object, at 'a[0]'"
+    said = "key 'b' appears twice in one object, at 'a[0]'"
     says(run("verify", pair[0], "--against", pair[1]), f"tokenizer.json: {said}")
     says(run("verify", pair[1], "--against", pair[0]), f"tokenizer.json: in the reference: {said}")
     alone = run("verify", pair[0])
     assert alone.exit_code == 0
-    says(alone, f"tokenizer.json: {said}: readers take the last, the first, or neither")
+    says(alone, f"tokenizer.json: {said}: some readers use the first, some the last, and some refuse it")
 
 
 def test_configs_of_any_numbers_are_compared_without_the_marks(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_dtypes_may_differ_in_block_scales_alone(tmp_path: Path, name: str, dtyp
         paths.append(root)
     result = run("verify", paths[0], "--against", paths[1])
     assert result.exit_code == code
-    says(result, f"{name}: dtype is {dtypes[0]}, the reference has {dtypes[1]}")
+    says(result, f"{name}: dtype is {dtypes[0]}, but the reference has {dtypes[1]}")
 
 
 # What a hash covers
@@ -231,7 +231,7 @@ def test_a_config_without_a_hash_is_named(tmp_path: Path, codec: object, drop: C
     drop(root)
     result = run("verify", root)
     assert result.exit_code == 0
-    says(result, "VERIFIED IN PART.", "as metadata/config.json")
+    says(result, "VERIFIED IN PART.", ": metadata/config.json")
     assert "VERIFIED." not in result.output
 
 
@@ -240,7 +240,7 @@ def test_a_config_without_a_hash_is_named(tmp_path: Path, codec: object, drop: C
 )
 def test_a_file_of_a_container_that_no_hash_lists_is_named(tmp_path: Path, name: str) -> None:
     root = put(mini_container(tmp_path / "in"), {name: b"x"})
-    says(run("verify", root), "VERIFIED IN PART.", f"what 1 file beside the shards should hold, as {name} (no hash)")
+    says(run("verify", root), "VERIFIED IN PART.", f"the content of 1 file beside the shards: {name} (no hash)")
 
 
 @pytest.mark.parametrize("name", ["metadata/README.md", "README.md", "LICENSE", "metadata/.gitattributes"])
@@ -255,7 +255,7 @@ def test_a_shard_among_the_metadata_is_a_fault(tmp_path: Path) -> None:
     write_shard(root / name, [Tensor("x", "U8", (1,), b"x")])
     result = run("verify", root)
     assert result.exit_code == 1
-    says(result, f"{name}: a shard that no hash covers")
+    says(result, f"{name}: is a shard without a hash")
     change_json(
         root / "manifest.json",
         lambda m: m["metadata_sha256"].update({name[9:]: hashlib.sha256((root / name).read_bytes()).hexdigest()}),
@@ -265,7 +265,7 @@ def test_a_shard_among_the_metadata_is_a_fault(tmp_path: Path) -> None:
 
 def test_a_home_made_containers_files_lie_at_its_root(tmp_path: Path) -> None:
     root = put(home_made(tmp_path / "in"), {"x.py": b"x"})
-    says(run("verify", root), "VERIFIED AS PUBLISHED IN PART;", "Not proved: that the decoded", "as x.py (no hash)")
+    says(run("verify", root), "VERIFIED AS PUBLISHED IN PART;", "Not proved: that the decoded", ": x.py (no hash)")
 
 
 def test_a_list_of_shards_alone_leaves_the_config_out(tmp_path: Path) -> None:
@@ -273,12 +273,12 @@ def test_a_list_of_shards_alone_leaves_the_config_out(tmp_path: Path) -> None:
     lines = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in sorted(root.glob("*.safetensors"))]
     (tmp_path / "list").write_text("".join(lines))
     result = run("verify", root, "--manifest", tmp_path / "list")
-    says(result, "VERIFIED AS LISTED in list IN PART;", "as config.json, x.py (no hash)")
+    says(result, "VERIFIED AS LISTED in list IN PART;", ": config.json, x.py (no hash)")
 
 
 def test_only_some_shards_leave_the_config_out(tmp_path: Path) -> None:
     root = mini_container(tmp_path / "in")
-    says(run("verify", root, "--only", "*"), "VERIFIED IN PART.", "as metadata/config.json")
+    says(run("verify", root, "--only", "*"), "VERIFIED IN PART.", ": metadata/config.json")
 
 
 # The checkpoint itself
@@ -357,7 +357,7 @@ def test_special_files_are_named(
 def test_of_streams_is_spoken_where_there_are_some(tmp_path: Path) -> None:
     dense, csf = run("verify", mini_dense(tmp_path / "dense")), run("verify", mini_hf(tmp_path / "csf"))
     says(csf, "NO FAULT FOUND, but nothing to compare with: well-formed streams can be wrong.")
-    says(dense, "NO FAULT FOUND, but nothing to compare with: other bytes would pass as well.")
+    says(dense, "NO FAULT FOUND, but nothing to compare with: other bytes would also pass.")
     assert "stream is" not in dense.output
     one = put(mini_hf(tmp_path / "some"), {})
     write_shard(one / "plain.safetensors", [Tensor("x", "U8", (1,), b"x")])

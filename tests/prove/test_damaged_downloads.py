@@ -32,8 +32,8 @@ def test_zeroed_tensors_in_a_cache_are_found_by_the_blobs_name_and_by_their_zero
     result = run("verify", snapshot)
     assert result.exit_code == 1
     (path, name), (other, _) = damaged
-    zero = f"{path.name}: {name}: weight tensor is entirely zero: a failed download can look so"
-    says(result, zero, f"{path.name}: sha256 is ", "the blob's name in the Hub cache says")
+    zero = f"{path.name}: {name}: weight tensor is entirely zero: a failed download can look like this"
+    says(result, zero, f"{path.name}: sha256 is ", "(the blob's name in the Hub cache)")
     assert result.output.count(f"; and 1 more like it, in {other.name}\n") == 2
     bare = Path(shutil.copytree(snapshot, tmp_path / "bare"))
     result = run("verify", bare)
@@ -52,7 +52,7 @@ def test_a_shard_shorter_than_its_header_is_refused_by_every_command(tmp_path: P
     for command in ("stats", "verify"):
         result = run(command, root)
         assert result.exit_code == 1
-        says(result, f"model-cut.safetensors: the file is {size - 100} bytes, its header needs {size}", lost)
+        says(result, f"model-cut.safetensors: the file has {size - 100} bytes, but its header needs {size}", lost)
         says(result, "100 bytes are missing")
     result = run("expand", root, tmp_path / "out")
     assert (result.exit_code, (tmp_path / "out").exists()) == (1, False)
@@ -72,7 +72,7 @@ def test_an_unfinished_download_beside_shards_that_look_complete(tmp_path: Path,
     root = hub_cache(mini_hf(tmp_path / "in", 3), tmp_path / "cache")
     (root / leftover).parent.mkdir(parents=True, exist_ok=True)
     (root / leftover).write_bytes(b"x")
-    text = f"{Path(leftover).name}: is left of a download or copy that was not finished"
+    text = f"{Path(leftover).name}: is left over from an unfinished download or copy"
     for command in ("stats", "verify"):
         result = run(command, root)
         assert result.exit_code == 0
@@ -93,4 +93,5 @@ def test_a_dangling_a_valid_and_an_empty_link(tmp_path: Path) -> None:
     (snapshot / TWO).resolve().write_bytes(b"")
     result = run("verify", snapshot)
     assert result.exit_code == 1
-    says(result, f"{ONE}: the Hub cache has 2 of 3 shards and lacks {ONE}: `hf download", f"{TWO}: 0 bytes, too short")
+    says(result, f"{ONE}: the Hub cache has 2 of 3 shards and lacks {ONE}: `hf download")
+    says(result, f"{TWO}: has 0 bytes, too few")

@@ -58,17 +58,17 @@ def test_where_they_differ_is_said_as_it_is_written() -> None:
     one, two = (parse_values(f'{{"a": {{"size": {text}}}}}'.encode()).value for text in ("384.0", "384"))
     found = difference(one, two)
     assert found
-    assert found.problem == "differs from the reference's at a.size: 384.0, 384 there"
+    assert found.problem == "differs from the reference at a.size: 384.0 here, 384 there"
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('{"a": 1, "b": 2}', None),
-        ('{"a": 1, "a": 1}', "key 'a' stands twice in one object, at its top"),
-        ('{"a": {"b": [0, {"c": 1, "d": 2, "c": 3}]}}', "key 'c' stands twice in one object, at 'a.b[1]'"),
-        ('{"a": {"b": 1, "b": 2}, "a": 3}', "key 'a' stands twice in one object, at its top"),
-        ('[{"a": {"b": 1, "b": 2}, "a": 3}]', "key 'a' stands twice in one object, at '[0]'"),
+        ('{"a": 1, "a": 1}', "key 'a' appears twice in one object, at its top"),
+        ('{"a": {"b": [0, {"c": 1, "d": 2, "c": 3}]}}', "key 'c' appears twice in one object, at 'a.b[1]'"),
+        ('{"a": {"b": 1, "b": 2}, "a": 3}', "key 'a' appears twice in one object, at its top"),
+        ('[{"a": {"b": 1, "b": 2}, "a": 3}]', "key 'a' appears twice in one object, at '[0]'"),
         ('{"a": [{}, {}]}', None),
     ],
 )

@@ -43,12 +43,14 @@ def tagged(text: str) -> str:
     return f"SHA256 ({text[66:]}) = {text[:64]}"
 
 
+ANOTHER = f"line {{}} has another SHA-256 for '{ONE}' than line"
+
 FAULTS: dict[str, tuple[Callable[[Lines], Lines], str]] = {
-    "twice, the wrong one first": (lambda lines: [f"{'0' * 64}  {ONE}", *lines], f"line 3 gives '{ONE}' another"),
-    "twice, the wrong one last": (lambda lines: [*lines, f"{'0' * 64}  {ONE}"], f"line 5 gives '{ONE}' another"),
-    "twice, by ./": (lambda lines: [*lines, f"{'0' * 64}  ././{ONE}"], f"line 5 gives '{ONE}' another SHA-256 than"),
-    "twice, in BSD style": (lambda lines: [*lines, f"SHA256 ({ONE}) = {'0' * 64}"], "another SHA-256 than line 2"),
-    "twice, a config": (lambda lines: [*lines, f"{'0' * 64}  config.json"], "another SHA-256 than line 1"),
+    "twice, the wrong one first": (lambda lines: [f"{'0' * 64}  {ONE}", *lines], ANOTHER.format(3)),
+    "twice, the wrong one last": (lambda lines: [*lines, f"{'0' * 64}  {ONE}"], ANOTHER.format(5)),
+    "twice, by ./": (lambda lines: [*lines, f"{'0' * 64}  ././{ONE}"], f"line 5 has another SHA-256 for '{ONE}' than"),
+    "twice, in BSD style": (lambda lines: [*lines, f"SHA256 ({ONE}) = {'0' * 64}"], f"SHA-256 for '{ONE}' than line 2"),
+    "twice, a config": (lambda lines: [*lines, f"{'0' * 64}  config.json"], "SHA-256 for 'config.json' than line 1"),
     "63 digits": (changed(1, lambda t: t[1:]), "line 2 is damaged"),
     "62 digits": (changed(1, lambda t: t[2:]), "line 2 is damaged"),
     "40 digits": (changed(1, lambda t: t[24:]), "line 2 is damaged"),
@@ -70,13 +72,13 @@ FAULTS: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     "BSD style, no digit": (changed(1, lambda t: tagged(t)[:-1] + "g"), "line 2 is damaged"),
     "BSD style, cut": (changed(1, lambda t: tagged(t)[:20]), "line 2 is damaged"),
     "BSD style, another word": (changed(1, lambda t: tagged(t).replace("SHA256", "SHB256")), "line 2 is damaged"),
-    "a missing file": (lambda lines: [*lines, f"{'0' * 64}  gone.txt"], "gone.txt: is not there; its hash is known"),
+    "a missing file": (lambda lines: [*lines, f"{'0' * 64}  gone.txt"], "gone.txt: is missing, but its hash is known"),
     "a missing shard": (changed(1, lambda t: t.replace("00001", "00009")), "line 2)"),
-    "another case": (changed(0, str.upper), "CONFIG.JSON: is not there"),
+    "another case": (changed(0, str.upper), "CONFIG.JSON: is missing"),
     "outside": (lambda lines: [*lines, f"{'0' * 64}  ../x"], "line 5: file name '../x' leaves the checkpoint's folder"),
     "outside, by an escape": (lambda lines: [*lines, f"\\{'0' * 64}  ../x\\ny"], "line 5: file name '../x"),
     "absolute": (lambda lines: [*lines, f"{'0' * 64}  /etc/passwd"], "line 5: file name '/etc/passwd' leaves"),
-    "a wrong digest": (changed(1, lambda t: "0" * 64 + t[64:]), "(line 2)"),
+    "a wrong digest": (changed(1, lambda t: "0" * 64 + t[64:]), ", line 2)"),
 }  # fmt: skip
 
 
@@ -96,7 +98,7 @@ def test_a_list_with_a_fault_fails_in_seconds_too(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("\n".join([*lines_of(root), f"{'0' * 64}  {ONE}"]))
     result = run("verify", root, "--manifest", tmp_path / "list", "--quick")
     assert result.exit_code == 1
-    says(result, f"list: line 5 gives '{ONE}' another SHA-256 than line 2")
+    says(result, f"list: line 5 has another SHA-256 for '{ONE}' than line 2")
 
 
 def test_sizes_are_claimed_only_of_files_that_have_one(tmp_path: Path) -> None:
@@ -104,11 +106,11 @@ def test_sizes_are_claimed_only_of_files_that_have_one(tmp_path: Path) -> None:
     size = f"# size: {(root / ONE).stat().st_size} {ONE}"
     (tmp_path / "list").write_text("\n".join([size, *lines_of(root)]))
     result = run("verify", root, "--manifest", tmp_path / "list", "--quick")
-    says(result, "sizes of 1 file, and presence, for it gives no sizes, of 3 files by list")
+    says(result, "sizes of 1 file, and presence of 3 files without a size, compared with list")
     (tmp_path / "list").write_text("\n".join([size, f"# size: 1 {ONE}", *lines_of(root)]))
     result = run("verify", root, "--manifest", tmp_path / "list", "--quick")
     assert result.exit_code == 1
-    says(result, f"line 2 gives '{ONE}' another size than a line before")
+    says(result, f"line 2 has another size for '{ONE}' than an earlier line")
 
 
 STYLES: dict[str, Callable[[Lines], bytes]] = {
@@ -178,7 +180,7 @@ def test_published_is_said_of_what_a_publisher_or_the_hub_recorded_alone(tmp_pat
     raw = "\n".join(lines_of(root)).encode()
     listed = given(root, raw)
     says(listed, "VERIFIED AS LISTED in given.sha256;", "the stored bytes are as listed in given.sha256 (4 files as")
-    says(listed, "Not proved: that the stored bytes are the published ones (given.sha256 is a list that was given)")
+    says(listed, "Not proved: that the stored bytes are the published ones (given.sha256 is a list that you gave)")
     assert "AS PUBLISHED" not in listed.stdout
     says(beside(root, raw), "VERIFIED AS PUBLISHED", "the stored bytes are the published ones (4 files by SHA256SUMS)")
     both = given(root, raw)
@@ -211,4 +213,4 @@ def test_files_that_no_hash_covers_are_named(tmp_path: Path, kind: str) -> None:
         shards = "\n".join(line for line in lines_of(root) if line.endswith(".safetensors")).encode()
         result = given(root, shards) if "list" in kind else beside(root, shards)
     assert result.exit_code == 0
-    says(result, " IN PART", f"what 1 file beside the shards should hold, as {name} (no hash)")
+    says(result, " IN PART", f"the content of 1 file beside the shards: {name} (no hash)")

@@ -14,7 +14,7 @@ from csf_tool.prove.side_check import SideComparison, check_side_files, compare_
 from tests.building import NVFP4, change_json, mini_container, mini_dense, mini_hf, model, write_json, write_shard
 
 INDEX = "model.safetensors.index.json"
-AT = "differs from the reference's at"
+AT = "differs from the reference at"
 Change = Callable[[Path], object]
 
 
@@ -62,14 +62,14 @@ def test_a_config_that_is_missing_or_broken_is_said_once(tmp_path: Path) -> None
     assert alone(root) == []  # opening has said so
     (root / "config.json").unlink()
     [line] = alone(root)
-    assert line.startswith("warning: config.json: not there")
+    assert line.startswith("warning: config.json: missing")
     assert "CSF streams" in line
 
 
 def test_a_dense_model_in_mistrals_format_lacks_no_config(tmp_path: Path) -> None:
     root = mini_dense(tmp_path)
     (root / "config.json").unlink()
-    assert alone(root) == ["warning: config.json: not there: nothing says what model this is"]
+    assert alone(root) == ["warning: config.json: missing: nothing says which model this is"]
     (root / "params.json").write_text("{}")
     assert alone(root) == []
 
@@ -77,11 +77,11 @@ def test_a_dense_model_in_mistrals_format_lacks_no_config(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (edit("config.json", model_type="maxi"), f"config.json: {AT} model_type: 'maxi', 'mini' there"),
-        (edit("config.json", rope={"theta": 1}), f"config.json: {AT} rope: {{'theta': 1}}, nothing there"),
-        (put("tokenizer.json", b'{"v": [1]}'), f"tokenizer.json: {AT} v: [1], [2] there"),
-        (put("tokenizer.json", b'{"v": '), "tokenizer.json: differs from the reference's: 6 bytes, 10 there"),
-        (put("chat.jinja", b"{{ x }}"), "chat.jinja: differs from the reference's: 7 bytes, 7 there"),
+        (edit("config.json", model_type="maxi"), f"config.json: {AT} model_type: 'maxi' here, 'mini' there"),
+        (edit("config.json", rope={"theta": 1}), f"config.json: {AT} rope: {{'theta': 1}} here, nothing there"),
+        (put("tokenizer.json", b'{"v": [1]}'), f"tokenizer.json: {AT} v: [1] here, [2] there"),
+        (put("tokenizer.json", b'{"v": '), "tokenizer.json: differs from the reference: 6 bytes here, 10 there"),
+        (put("chat.jinja", b"{{ x }}"), "chat.jinja: differs from the reference: 7 bytes here, 7 there"),
         (lambda root: (root / "chat.jinja").unlink(), "chat.jinja: missing; the reference has it"),
         (lambda root: (root / INDEX).unlink(), f"{INDEX}: missing; the reference has it"),
         (put("tokenizer.json", b'{ "v" : [2] }\n'), None),
@@ -107,11 +107,11 @@ def test_a_containers_index_is_the_references_own(tmp_path: Path) -> None:
     root = mini_container(tmp_path / "csf", metadata=files)
     assert compared(root, dense) == []
     change_json(root / "metadata" / INDEX, lambda document: document["metadata"].update(total_size=1))
-    assert compared(root, dense)[0].startswith(f"metadata/{INDEX}: {AT} metadata.total_size: 1,")
+    assert compared(root, dense)[0].startswith(f"metadata/{INDEX}: {AT} metadata.total_size: 1 here,")
     (root / "metadata" / INDEX).unlink()
     assert compared(root, dense) == [f"metadata/{INDEX}: missing; the reference has it"]
     write_json(root / "metadata" / INDEX, {})
-    assert compared(root, dense)[0].startswith(f"metadata/{INDEX}: cannot be compared with the reference's: ")
+    assert compared(root, dense)[0].startswith(f"metadata/{INDEX}: cannot be compared with the reference: ")
 
 
 def test_another_division_into_shards_has_another_index(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_the_format_that_headers_state(tmp_path: Path) -> None:
     for path, metadata in zip(paths, ({"format": "pt"}, {"format": "qt"}, None), strict=True):
         write_shard(path, tensors, metadata)
     pt, qt, none = map(open_checkpoint, paths)
-    text = "model.safetensors: its header states format 'qt', the reference's 'pt'"
+    text = "model.safetensors: its header has format 'qt', but the reference has 'pt'"
     assert [str(p) for p in compare_formats(qt, pt)] == [text]
     assert compare_formats(none, pt) == compare_formats(qt, none) == compare_formats(pt, pt) == []
 

@@ -27,4 +27,7 @@ def test_failed_shards_are_named_and_verified_again_alone(tmp_path: Path) -> Non
     says(run("verify", root, "--only", "*-00005-*", "--only", "*-00006-*"), "Only 2 of 8 shards")
     wrong = run("verify", root, "--only", "model-9")
     assert wrong.exit_code == 2
-    says(wrong, "--only model-9: no readable shard is called so; there are 8, as tensors/model-00001-of-00008")
+    says(
+        wrong,
+        "--only model-9: no readable shard has this name; the checkpoint has 8 shards, for example tensors/model-",
+    )

@@ -57,7 +57,7 @@ def test_without_hashes_or_a_reference_nothing_is_said_of_the_original_bytes(sam
     found = run(sample("nvfp4-csf-hf"))
     assert found.ok
     assert [statuses(found)[name] for name in ("stored", "source", "against")] == ["skipped"] * 3
-    assert found.proved == ["36 planes well-formed and decodable"]
+    assert found.proved == ["36 planes are well-formed and can be decoded"]
     assert len(found.unproved) == 2
 
 
@@ -84,7 +84,7 @@ def test_a_zeroed_stream_is_well_formed_but_warned_of(copied: Copied) -> None:
     alone = run(folder)
     assert alone.ok  # its exceptions are not zero, so the plane is not all zero: no structure can find it
     [warning] = alone.streams.warnings
-    assert "its fixed stream is entirely zero, its exceptions are not" in str(warning)
+    assert "its fixed stream is entirely zero, but its exceptions are not" in str(warning)
     assert not run(folder, copied("nvfp4-dense")).ok
 
 
@@ -288,7 +288,7 @@ def test_an_exception_inside_its_window_is_a_warning(copied: Copied) -> None:
     overwrite(path, begin + 3, bytes([base + 1]))
     found = run(folder)
     assert found.ok
-    assert "lies inside its row's window" in found.streams.warnings[0].problem
+    assert "is inside its row's window" in found.streams.warnings[0].problem
 
 
 def test_a_shard_that_shrinks_meanwhile_is_an_error_and_not_a_signal(copied: Copied) -> None:
@@ -299,7 +299,8 @@ def test_a_shard_that_shrinks_meanwhile_is_an_error_and_not_a_signal(copied: Cop
         file.truncate(shard.stat().st_size // 2)
     found = verify(opened, None, NumpyDecoder(), Silent())
     assert not found.ok
-    assert any("it shrank while it was read" in str(p) for p in found.streams.failures + found.structure.failures)
+    failures = found.streams.failures + found.structure.failures
+    assert any("it became shorter while csf-tool read it" in str(p) for p in failures)
     assert found.decode.checked > 20  # the other shards were still verified
 
 
@@ -331,7 +332,7 @@ def test_tensors_that_cannot_be_had_leave_the_reference_unproved(copied: Copied,
     overwrite(folder / FIRST, begin, b"\xff")
     found = run(folder, sample("nvfp4-dense"))
     assert statuses(found)["against"] == "skipped"
-    assert "but for 1 tensor that cannot be read or decoded" in found.reference.note
+    assert "except 1 tensor that cannot be read or decoded" in found.reference.note
     assert not any("every tensor equals" in statement for statement in found.proved)
 
 
@@ -341,20 +342,20 @@ def test_a_missing_shard_leaves_source_and_stored_unproved(copied: Copied) -> No
     (folder / "tensors" / FIRST).unlink()
     found = run(folder)
     assert statuses(found)["source"] == "skipped"
-    assert found.source.note.endswith(", of 36 and 3")
-    assert not any("source's" in statement for statement in found.proved)
+    assert found.source.note.startswith("24 of 36 planes and 2 of 3 rebuilt shards")
+    assert not any("original ones" in statement for statement in found.proved)
     partly = copied("nvfp4-csf-hf")
     shards = sorted(partly.glob("*.safetensors"))[1:]
     sums = "".join(f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in shards)
     (partly / "SHA256SUMS").write_text(sums)
     (partly / FIRST).unlink()
-    assert run(partly).stored.note == f"no published hash for 1 shard, as {FIRST}"
+    assert run(partly).stored.note == f"no published hash for 1 shard, {FIRST}"
 
 
 def test_a_file_that_is_gone_is_missed_where_its_hash_is_known(copied: Copied, tmp_path: Path) -> None:
     snapshot = hub_cache(copied("nvfp4-csf-hf"), tmp_path / "cache")
     (snapshot / "generation_config.json").resolve().unlink()
-    text = "is not there; its hash is known (the blob's name in the Hub cache)"
+    text = "is missing, but its hash is known (the blob's name in the Hub cache)"
     assert [str(p) for p in run(snapshot).stored.failures] == [f"generation_config.json: {text}"]
 
 

@@ -116,14 +116,14 @@ def test_a_table_without_room_says_what_is_left_out() -> None:
     table.add_row("model-00001-of-00002.safetensors", "12", "108.00 KiB", "60.61 KiB")
     table.add_row("model-00002-of-00002.safetensors", "12", "108.00 KiB")
     assert [str(line) for line in table.lines(50)] == [
-        "shard: all begin with model-",
-        "(no room here for: CSF)",
+        "shard: all names begin with model-",
+        "(the terminal is too narrow for: CSF)",
         "shard                       planes       dense",
         "00001-of-00002.safetensors      12  108.00 KiB",
         "00002-of-00002.safetensors      12  108.00 KiB",
     ]
     assert [str(line) for line in table.lines(26)] == [
-        "(no room here for: CSF)",
+        "(the terminal is too narrow for: CSF)",
         "shard",
         "    planes       dense",
         "model-00001-of-00002.safetensors",

@@ -119,7 +119,7 @@ def test_parts_by_themselves_and_finish(sample: Sample, tmp_path: Path) -> None:
         assert json.loads(result.stdout)["missing_shards"]
     assert not (tmp_path / "out" / "config.json").exists()
     too_early = run(app, ["finish", source, out])
-    assert (too_early.exit_code, "not complete: 1 shard missing, as model-" in too_early.stderr) == (3, True)
+    assert (too_early.exit_code, "is not complete: it lacks 1 shard, model-" in too_early.stderr) == (3, True)
     result = run(app, ["expand", source, out, "--device", "cpu", "--shards", "3/3", "--json"])
     assert json.loads(result.stdout)["missing_shards"] == []
     assert (tmp_path / "out" / "config.json").exists()
@@ -165,5 +165,5 @@ def test_a_server_that_is_no_scheduler(monkeypatch: pytest.MonkeyPatch, answer: 
 
 def test_a_worker_is_no_scheduler(cluster: LocalCluster) -> None:
     worker = next(iter(cluster.scheduler_info["workers"]))
-    with pytest.raises(EnvironmentFault, match="is no Dask scheduler"), cluster_executor(worker):
+    with pytest.raises(EnvironmentFault, match="is not a Dask scheduler"), cluster_executor(worker):
         pass

@@ -21,7 +21,7 @@ def test_a_rollback_takes_what_is_there_already(tmp_path: Path) -> None:
     says(refused, "is not empty")
     wrong = run("expand", root, there, "--adopt")
     assert wrong.exit_code == 2
-    says(wrong, f"{there / TWO}: does not belong there: remove what is wrong, and run again")
+    says(wrong, f"{there / TWO}: does not belong there: remove the wrong files, and run the command again")
     (there / TWO).unlink()
     kept = (there / ONE).stat().st_mtime_ns
     assert run("expand", root, there, "--adopt").exit_code == 0
@@ -36,7 +36,9 @@ def test_without_original_hashes_the_bytes_are_compared(tmp_path: Path) -> None:
     assert run("expand", root, tmp_path / "out").exit_code == 0
     expected = tree(tmp_path / "out")
     (tmp_path / "out" / TWO).unlink()
-    says(run("expand", root, tmp_path / "out", "--adopt"), "Kept 4 files that lay there already, each compared.")
+    says(
+        run("expand", root, tmp_path / "out", "--adopt"), "Kept 4 files that were already there, after comparing each."
+    )
     assert tree(tmp_path / "out") == expected
     begin, _ = span(tmp_path / "out" / ONE, f"{GATE}.weight")
     overwrite(tmp_path / "out" / ONE, begin, bytes([expected[ONE][begin] ^ 1]))
@@ -45,4 +47,4 @@ def test_without_original_hashes_the_bytes_are_compared(tmp_path: Path) -> None:
     (tmp_path / "out" / "mine.txt").write_text("x")
     foreign = run("expand", root, tmp_path / "out", "--adopt")
     assert foreign.exit_code == 2
-    says(foreign, "has mine.txt in it, which is no file of the result")
+    says(foreign, "contains mine.txt, which is not a file of the result")

@@ -21,7 +21,7 @@ def test_expand_says_which_shards_the_container_never_held(tmp_path: Path) -> No
         write_json(root / name, document)
     result = run("expand", root, tmp_path / "out")
     assert result.exit_code == 0
-    says(result, f"Note: {INDEX} lists 1 shard that the container never held, as mtp.safetensors")
+    says(result, f"Note: {INDEX} lists shards that the container never held: 1 shard, mtp.safetensors")
 
 
 def test_a_family_and_a_geometry_that_no_model_has(tmp_path: Path) -> None:
@@ -47,5 +47,5 @@ def test_licences_travel_and_are_named(tmp_path: Path) -> None:
     for name in ("LICENSE", "NOTICE", "LICENSES/MIT.txt"):
         (root / name).write_text(f"terms of {name}")
     result = run("expand", root, tmp_path / "out")
-    says(result, "Its terms travel with it: LICENSE, LICENSES/MIT.txt, NOTICE.", f"original of example/mini@{'0' * 40}")
+    says(result, "Copied with their terms: LICENSE, LICENSES/MIT.txt, NOTICE.", f"original of example/mini@{'0' * 40}")
     assert (tmp_path / "out" / "LICENSES" / "MIT.txt").read_text() == "terms of LICENSES/MIT.txt"

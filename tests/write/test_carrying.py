@@ -159,7 +159,7 @@ def test_an_index_of_what_has_other_names_is_left_out_and_named(tmp_path: Path) 
     second_of_the_same_shards(dense)
     name = "model.fp8.safetensors.index.json"
     result = run("compress", dense, tmp_path / "csf", "--to", "hf", "--keep-larger")
-    says(result, f"Not carried over, index of tensors that are not there under these names any more: {name}.")
+    says(result, f"Not copied (an index whose tensors have other names now): {name}.")
     assert not (tmp_path / "csf" / name).exists()
     run("compress", dense, tmp_path / "container", "--to", "container", "--keep-larger")
     result = run("convert", tmp_path / "container", tmp_path / "hf", "--to", "hf", "--json")
@@ -181,7 +181,7 @@ def test_an_index_in_a_folder_that_speaks_of_shards_above_is_looked_at(tmp_path:
     inner = {t.name: name.removeprefix("sub/") for name, tensors in shards.items() for t in tensors}
     write_json(dense / "sub" / INDEX, {"weight_map": inner})
     result = run("compress", dense, tmp_path / "csf", "--to", "hf", "--keep-larger")
-    says(result, f"any more: sub/{INDEX}.")
+    says(result, f"other names now): sub/{INDEX}.")
 
 
 def test_consuming_the_source_decides_about_indexes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def test_weights_that_no_hash_covers_are_left_aside_by_name(tmp_path: Path, wher
     words = [command, root, tmp_path / "out", *(["--to", "hf"] if command == "convert" else [])]
     result = run(*words)
     assert result.exit_code == 0
-    says(result, f"weights that no hash of manifest.json covers: metadata/{where}.")
+    says(result, f"weights without a hash in manifest.json): metadata/{where}.")
     assert BIT_FOR_BIT not in result.output
     assert not (tmp_path / "out" / where).exists()
     covered(root)
@@ -243,7 +243,7 @@ def test_a_shards_name_is_not_taken_by_another_file(tmp_path: Path) -> None:
     write_shard(root / "metadata" / name, [Tensor("x", "F32", (1,), b"abcd")])
     covered(root)
     result = run("expand", root, tmp_path / "out")
-    says(result, f"a shard that is written has that name: {name}.")
+    says(result, f"the output has a shard of that name): {name}.")
     assert BIT_FOR_BIT not in result.output
 
 
@@ -253,7 +253,7 @@ def test_a_listed_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     for words in (["expand", root, tmp_path / "1"], ["convert", root, tmp_path / "2", "--to", "hf"]):
         result = run(*words)
         assert result.exit_code == 1
-        says(result, "generation_config.json: not there")
+        says(result, "generation_config.json: is missing")
 
 
 def test_a_listed_file_in_a_hidden_folder_or_behind_a_link_is_carried(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_file_that_changes_after_it_was_hashed_is_not_written(
     monkeypatch.setattr(engine._Run, "_finish_when_all_are_there", change_first)
     result = run("expand", root, tmp_path / "out")
     assert result.exit_code == 1
-    says(result, "config.json: its SHA-256 became")
+    says(result, "config.json: its SHA-256 changed to")
     assert not (tmp_path / "out" / "config.json").exists()
 
 
@@ -296,7 +296,7 @@ def test_what_lies_beside_a_containers_metadata_is_named(tmp_path: Path) -> None
     says(
         result,
         BIT_FOR_BIT,
-        "beside the model's files: .cache, README.md, inference/model.py, tensors/notes.txt.",
+        "the container's own files, not the model's): .cache, README.md, inference/model.py, tensors/notes.txt.",
         "LICENSE",
     )
 
@@ -390,7 +390,7 @@ def test_names_that_differ_in_case_only_are_spoken_of(tmp_path: Path) -> None:
     for name in ("Vocab.txt", "vocab.txt"):
         (dense / name).write_text(name)
     result = run("compress", dense, tmp_path / "out", "--keep-larger")
-    says(result, "Vocab.txt and vocab.txt: names that differ in case only")
+    says(result, "Vocab.txt and vocab.txt: these names differ only in case")
 
 
 @pytest.mark.parametrize("way", ["hf", "container"])
@@ -411,5 +411,5 @@ def test_no_index_of_tensors_that_are_gone_is_carried(tmp_path: Path, name: str)
     dense = mini_dense(tmp_path / "dense")
     (dense / name).write_bytes((dense / INDEX).read_bytes())
     result = run("compress", dense, tmp_path / "csf", "--to", "hf", "--keep-larger")
-    says(result, name, "index of tensors that are not there under these names any more")
+    says(result, name, "an index whose tensors have other names now")
     assert not (tmp_path / "csf" / name).exists()

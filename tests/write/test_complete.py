@@ -42,7 +42,7 @@ def test_a_result_that_lacks_any_of_its_files(sample: Sample, tmp_path: Path, na
             assert f": {file} is " in result.stderr or not noted, result.stderr
             assert tree(out) == before
         (out / file).write_bytes(content)
-    assert "is complete already" in done(name, source, out).stdout
+    assert "is already complete" in done(name, source, out).stdout
 
 
 @every_operation
@@ -58,7 +58,7 @@ def test_a_source_whose_files_beside_the_shards_have_changed(
     (beside_model / "new.py").write_text("added since")
     result = run(name, source, out)
     assert result.exit_code != 0, result.output
-    assert "complete already" not in result.output
+    assert "already complete" not in result.output
 
 
 @every_operation
@@ -69,7 +69,7 @@ def test_files_that_others_have_put_beside_a_complete_result_are_named(
     done(name, source, out)
     (out / "notes.txt").write_text("mine")
     again = done(name, source, out)
-    assert "is complete already" in again.stdout
+    assert "is already complete" in again.stdout
     assert "it has notes.txt as well, which the command does not write" in again.stdout
     forget(out)
     assert run(name, source, out).exit_code == 2
@@ -99,7 +99,7 @@ def test_a_result_whose_source_is_gone(copied: Copied, tmp_path: Path, name: str
                 result = run(name, source, out, *CONSUME, *more)
                 assert (result.exit_code, "is not as that run has left it" in result.stderr) == (2, True), file
             (out / file).write_bytes(content)
-    assert "is complete already" in done(name, source, out, *CONSUME).stderr
+    assert "is already complete" in done(name, source, out, *CONSUME).stderr
     assert "--recheck" not in done(name, source, out, *CONSUME, "--dry-run").stdout
 
 

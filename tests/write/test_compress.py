@@ -108,7 +108,7 @@ def test_the_container_says_the_same_everywhere_that_a_loader_looks(sample: Samp
 
 
 def test_mxfp4_in_the_hf_layout_is_refused(sample: Sample, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no reader knows MXFP4 CSF"):
+    with pytest.raises(UsageError, match="no reader can find MXFP4 CSF"):
         run(sample("mxfp4-dense"), tmp_path / "out", CompressTo.HF)
     assert not (tmp_path / "out").exists()
 
@@ -156,8 +156,8 @@ def test_every_scale_left_dense_has_its_reason(tmp_path: Path) -> None:
         "m.1.experts.0.rows": "24 rows are not a positive multiple of 16",
         "m.2.experts.0.odd": "9 columns are not a positive multiple of 2",
         "m.3.experts.0.noise": reasons(done)["m.3.experts.0.noise"],
-        "m.0.shared_expert.up": "not a routed expert's",
-        "m.0.self_attn.q_proj": "not a routed expert's",
+        "m.0.shared_expert.up": "not the scale of a routed expert",
+        "m.0.self_attn.q_proj": "not the scale of a routed expert",
     }
     assert "dense 256 (--keep-larger forces it)" in reasons(done)["m.3.experts.0.noise"]
 
@@ -197,7 +197,7 @@ def test_a_module_is_marked_whole_or_left_dense_whole(tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "in", tensors, recipe_config("m.0.mlp.experts", "m.1.mlp.experts"))
     done = run(source, tmp_path / "out", CompressTo.HF)
     assert reasons(done)["m.0.mlp.experts.0.up"] == (
-        "m.0.mlp.experts is left dense as a whole, for m.0.mlp.experts.1.up.weight_scale: "
+        "m.0.mlp.experts stays dense as a whole because of m.0.mlp.experts.1.up.weight_scale: "
         "24 rows are not a positive multiple of 16"
     )
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -230,12 +230,12 @@ def test_stacked_expert_tensors_are_left_alone(tmp_path: Path) -> None:
         "m.experts.0.w.weight": ("U8", [4, 32, 64], bytes(4 * 32 * 64)),
         "m.experts.0.w.weight_scale": ("F8_E4M3", [4, 32, 8], bytes(4 * 32 * 8)),
     }
-    with pytest.raises(UsageError, match=r"1 block scale stays dense, .*, 4 matrices a tensor"):
+    with pytest.raises(UsageError, match=r"1 block scale stays dense \(.*, 4 matrices per tensor"):
         run(write_checkpoint(tmp_path / "in", tensors), tmp_path / "out")
 
 
 def test_a_csf_checkpoint_is_not_compressed_again(sample: Sample, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds CSF planes already"):
+    with pytest.raises(UsageError, match="already holds CSF planes"):
         run(sample("nvfp4-csf-hf"), tmp_path / "out")
 
 
@@ -263,7 +263,7 @@ def test_no_manifest_appears_when_the_rebuilt_shard_is_not_the_original(
     sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("csf_tool.codec.reference.decode", lambda *_, rows, cols: np.zeros((rows, cols), np.uint8))
-    with pytest.raises(CheckpointError, match="does not give back the original"):
+    with pytest.raises(CheckpointError, match="do not decode to the original"):
         run(sample("mxfp4-dense"), tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert not (tmp_path / "out" / "verification.json").exists()
@@ -321,7 +321,9 @@ def test_streams_that_do_not_give_back_the_scales_are_not_written(sample: Sample
                 yield encoded
 
     options = CompressOptions(CompressTo.CONTAINER)
-    with pytest.raises(CheckpointError, match=r"weight_scale: what was encoded does not give back the original scales"):
+    with pytest.raises(
+        CheckpointError, match=r"weight_scale: the encoded streams do not decode to the original scales"
+    ):
         compress(open_checkpoint(sample("nvfp4-dense")), tmp_path / "out", options, Wrong(), NumpyDecoder(), Silent())
     assert not list((tmp_path / "out").rglob("*.safetensors"))
 

@@ -139,7 +139,7 @@ def test_a_disk_that_gives_back_other_bytes_keeps_the_source(
 
     monkeypatch.setattr(Path, "rename", damaging)
     before = shards(source)
-    with pytest.raises(EnvironmentFault, match="does not give back what was written"):
+    with pytest.raises(EnvironmentFault, match="returns other bytes than were written"):
         options = WriteOptions(consume_source=True)
         expand(open_checkpoint(source), tmp_path / "out", NumpyDecoder(), Silent(), options)
     assert shards(source) == before

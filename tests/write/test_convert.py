@@ -157,10 +157,10 @@ def test_a_serving_directory_leads_to_its_container(sample: Sample, tmp_path: Pa
 @pytest.mark.parametrize(
     ("source", "target", "why"),
     [
-        ("mxfp4-csf-container", Target.HF, "no reader knows MXFP4"),
+        ("mxfp4-csf-container", Target.HF, "no reader can find MXFP4"),
         ("nvfp4-csf-hf", Target.HF, "already"),
         ("nvfp4-csf-container", Target.CONTAINER, "already"),
-        ("nvfp4-csf-hf", Target.SERVING, "want a container"),
+        ("nvfp4-csf-hf", Target.SERVING, "a serving directory needs a container"),
         ("nvfp4-dense", Target.HF, "holds no CSF planes"),
     ],
 )
@@ -194,7 +194,9 @@ def test_an_identity_by_sizes_is_asked_for(sample: Sample) -> None:
     sizes = {p.name: str(p.stat().st_size) for p in folder.glob("*.safetensors")}
     found = find_identity(open_checkpoint(folder), IdentityBy.SIZES, Silent())
     assert (found.digest, found.basis) == (hf_identity(folder, sizes), Basis.SIZES)
-    with pytest.raises(UsageError, match=r"no SHA-256 is recorded for 3 shards, as .*: --hash reads every byte"):
+    with pytest.raises(
+        UsageError, match=r"no SHA-256 is recorded for 3 shards, for example .*: --hash reads every byte"
+    ):
         find_identity(open_checkpoint(folder), IdentityBy.DIGESTS, Silent())
 
 
@@ -220,5 +222,5 @@ def test_a_download_a_cache_and_a_hashed_copy_have_one_identity(copied: Copied, 
 def test_shards_without_their_index_have_no_identity(copied: Copied) -> None:
     folder = copied("nvfp4-csf-hf")
     (folder / "model.safetensors.index.json").unlink()
-    with pytest.raises(CheckpointError, match=r"index\.json: not there"):
+    with pytest.raises(CheckpointError, match=r"index\.json: missing"):
         find_identity(open_checkpoint(folder), IdentityBy.DIGESTS, Silent())

@@ -242,7 +242,7 @@ def test_too_little_room_is_refused(sample: Sample, tmp_path: Path, monkeypatch:
     real = shutil.disk_usage
     monkeypatch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(free=1000))
     tried, then = run(name, source, out, "--dry-run"), run(name, source, out)
-    assert (tried.exit_code, "too little room" in tried.stderr) == (3, True)
+    assert (tried.exit_code, "not enough disk space" in tried.stderr) == (3, True)
     assert (tried.exit_code, tried.stderr) == (then.exit_code, then.stderr)
     assert foreseen(name, source, out, "--ignore-space")["room_free"] == 1000
 

@@ -125,7 +125,7 @@ def test_finish_does_what_the_last_part_had_left_to_do(sample: Sample, tmp_path:
     assert (early.exit_code, "holds no unfinished run" in early.stderr) == (2, True)
     done(name, source, out, "--shards", "1/2")
     early = CliRunner().invoke(app, ["finish", str(source), str(out)])
-    assert (early.exit_code, "not complete: 1 shard missing, as " in early.stderr) == (3, True)
+    assert (early.exit_code, "is not complete: it lacks 1 shard, " in early.stderr) == (3, True)
     command = [sys.executable, "-c", KILLED, *argv(name, source, out, "--shards", "2/2")]
     assert subprocess.run(command, capture_output=True, check=False).returncode == -signal.SIGKILL
     assert shards(out) == sorted(file for file in expected if file.endswith(".safetensors"))
@@ -206,7 +206,7 @@ def test_what_needs_the_source_does_not_consume_it(copied: Copied, tmp_path: Pat
     source = copied("nvfp4-csf-container")
     for more in (["--to", "hf", "--link"], ["--to", "serving"]):
         result = CliRunner().invoke(app, ["convert", str(source), str(tmp_path / "out"), *more, *CONSUME])
-        assert (result.exit_code, "needs the source's shards" in result.stderr) == (2, True)
+        assert (result.exit_code, "need the source's shards" in result.stderr) == (2, True)
     assert len(shards(source)) == 3
 
 
@@ -263,10 +263,10 @@ def test_a_complete_result_is_left_as_it_is(sample: Sample, tmp_path: Path, name
         assert found["was_complete"] is (more != ["--recheck"]), more
         assert found["bytes_written"] == 0
         assert (tree(out), inodes(out)) == (before, files)
-    assert "is complete already" in done(name, source, out).stdout
+    assert "is already complete" in done(name, source, out).stdout
     if noted:
         late = CliRunner().invoke(app, ["finish", str(source), str(out), "--device", "cpu"])
-        assert (late.exit_code, "is complete already" in late.stdout) == (0, True)
+        assert (late.exit_code, "is already complete" in late.stdout) == (0, True)
 
 
 @every_operation
@@ -315,7 +315,7 @@ def test_after_the_source_was_consumed_the_same_command_ends_well(
     done(name, source, out, *CONSUME)
     before = tree(out)
     again = done(name, source, out, *CONSUME)
-    assert "is complete already" in again.stderr
+    assert "is already complete" in again.stderr
     other = copied(kind, "other")
     for shard in other.rglob("*.safetensors"):
         os.utime(shard, ns=(1, 1))
@@ -343,7 +343,10 @@ def test_a_file_that_took_the_place_of_a_source_shard_is_kept(
 
     monkeypatch.setattr(Consumer, "_read_back", downloaded_meanwhile)
     result = run("expand hf", source, out, *CONSUME)
-    assert (result.exit_code, f"{first}: was replaced after it was read: it is kept" in result.stderr) == (3, True)
+    assert (result.exit_code, f"{first}: was replaced after csf-tool read it, so it is kept" in result.stderr) == (
+        3,
+        True,
+    )
     assert first.exists()
 
 
@@ -357,7 +360,7 @@ def test_two_runs_do_not_consume_one_source(copied: Copied, tmp_path: Path) -> N
         result = run("expand hf", source, tmp_path / "out", *CONSUME)
     finally:
         os.close(held)
-    assert (result.exit_code, "another run removes its shards" in result.stderr) == (3, True)
+    assert (result.exit_code, "another run is removing its shards" in result.stderr) == (3, True)
     assert len(shards(source)) == 3
     assert not (tmp_path / "out").exists()
 

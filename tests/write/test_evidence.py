@@ -111,7 +111,7 @@ def test_a_shard_that_changed_since_its_hash_was_recorded(
     change_a_byte(root / ONE)
     result = run(COMMANDS[command][1][0], root, tmp_path / "out", *COMMANDS[command][1][1:])
     assert result.exit_code == 1, result.output
-    says(result, f"{ONE}: not written from: its SHA-256 is ", " says ", "download it again")
+    says(result, f"{ONE}: not written from: its SHA-256 is ", ", expected ", "download it again")
     assert not [name for name in tree(tmp_path / "out") if name.endswith((ONE, "config.json", "manifest.json"))]
 
 
@@ -121,7 +121,7 @@ def test_a_shard_that_is_not_what_its_containers_manifest_says(tmp_path: Path, c
     change_a_byte(root / "tensors" / ONE)
     result = write(command, root)
     assert result.exit_code == 1
-    says(result, f"tensors/{ONE}: not written from: its SHA-256 is ", "target_sha256 says ")
+    says(result, f"tensors/{ONE}: not written from: its SHA-256 is ", ", expected ", "(target_sha256")
 
 
 @EVERY
@@ -139,7 +139,7 @@ def test_a_container_with_receipts_whose_record_contradicts_its_manifest(tmp_pat
     note(root, f"tensors/{ONE}", "c" * 64)
     result = run("expand", root, tmp_path / "out")
     assert result.exit_code == 1
-    says(result, f"tensors/{ONE}: its SHA-256 is ", f"by target_sha256, and {'c' * 64} by the hash that hf download")
+    says(result, f"tensors/{ONE}: its SHA-256 is ", f" (target_sha256), but also {'c' * 64} (the hash that hf download")
 
 
 @EVERY
@@ -164,7 +164,7 @@ def test_convert_holds_a_containers_metadata_against_its_manifest(tmp_path: Path
     (root / "metadata" / "config.json").write_bytes((root / "metadata" / "config.json").read_bytes() + b" ")
     result = run("convert", root, tmp_path / "out", "--to", "hf")
     assert result.exit_code == 1
-    says(result, "metadata/config.json: not converted: its SHA-256 is ", "metadata_sha256 says ")
+    says(result, "metadata/config.json: not converted: its SHA-256 is ", ", expected ", "(metadata_sha256")
 
 
 @EVERY
@@ -183,10 +183,10 @@ def test_what_is_odd_about_the_evidence_is_a_warning(tmp_path: Path, command: st
         result,
         "warning: the files come from different revisions (aaaaaaaaaaaa: ",
         "bbbbbbbbbbbb: 1 file",
-        f"warning: {two}: the note that hf download left of it has no hash",
+        f"warning: {two}: cannot be checked: hf download recorded no hash for it",
         "warning: SHA256SUMS: line 1 is damaged",
         "warning: SHA256SUMS: line 2: file name '../x' leaves",
-        "warning: README.md: is not there; its hash is known (the hash that hf download recorded)",
+        "warning: README.md: is missing, but its hash is known (the hash that hf download recorded)",
     )
 
 
@@ -196,7 +196,7 @@ def test_a_file_twice_in_sha256sums_cannot_be_right(tmp_path: Path) -> None:
         sums.write(f"{'0' * 64}  {ONE}\n")
     result = run("expand", root, tmp_path / "out")
     assert result.exit_code == 1
-    says(result, f"{ONE}: its SHA-256 is ", "by SHA256SUMS, line 2, and 000", "by SHA256SUMS, line 5")
+    says(result, f"{ONE}: its SHA-256 is ", " (SHA256SUMS, line 2), but also 000", "(SHA256SUMS, line 5)")
 
 
 def test_adopted_shards_are_of_a_source_that_is_as_recorded(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_consuming_a_noted_source_that_is_killed_goes_on(tmp_path: Path) -> None
     root = noted(mini_hf(tmp_path / "in"))
     assert run("expand", root, tmp_path / "out", "--consume-source", "--yes").exit_code == 0
     assert ONE not in names_of(root)
-    says(run("expand", root, tmp_path / "out", "--consume-source", "--yes"), "complete already")
+    says(run("expand", root, tmp_path / "out", "--consume-source", "--yes"), "already complete")
 
 
 def test_a_list_that_lacks_a_shard_leaves_it_unproved_and_written(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def test_stacked_experts_are_named_and_left_alone(tmp_path: Path, name: str) -> 
     assert result.exit_code == 0
     says(
         result,
-        "scales of MXFP4 that are no planes",
-        f"{name}: is [4, 32, 8]: scales of stacked experts; CSF planes are of one matrix",
+        "scales of MXFP4 that are not planes",
+        f"{name}: is [4, 32, 8]: scales of stacked experts. A CSF plane holds one matrix",
     )
     assert run("compress", tmp_path / "in", tmp_path / "out").exit_code == 2
 
@@ -60,13 +60,13 @@ def test_padded_and_tiled_scales_are_spoken_of_and_wait_for_leave(tmp_path: Path
     weight = Tensor(f"{module}.weight", "U8", (100, 32), bytes(range(256)) * 12 + bytes(128))
     tensors = [weight, Tensor(f"{module}.weight_scale", "F8_E4M3", tile.shape, tile.tobytes())]
     dense = write_shard(tmp_path / "in" / "model.safetensors", tensors, {"format": "pt"}).parent
-    line = "its layout is unknown, it is [128, 4] beside a weight of U8 [100, 32]"
+    line = "its layout is unknown, because it is [128, 4] beside a weight of U8 [100, 32]"
     result = run("stats", dense)
     assert result.exit_code == 0
-    says(result, f"{module}.weight_scale: {line}: padded, or in tiles?")
+    says(result, f"{module}.weight_scale: {line}: it may be padded or in tiles.")
     refused = run("compress", dense, tmp_path / "no", "--keep-larger", "--to", to)
     assert refused.exit_code == 2
-    says(refused, line, "--allow-padded takes it as it is")
+    says(refused, line, "--allow-padded compresses it as it is")
     assert run("compress", dense, tmp_path / "csf", "--keep-larger", "--allow-padded", "--to", to).exit_code == 0
     assert run("verify", tmp_path / "csf", "--against", dense).exit_code == 0
     assert run("expand", tmp_path / "csf", tmp_path / "out").exit_code == 0
@@ -78,4 +78,7 @@ def test_metadata_of_another_quantiser_make_the_layout_unknown(tmp_path: Path) -
     path = write_shard(tmp_path / "in" / "model.safetensors", tensors, {"_quantization_metadata": "{}"})
     result = run("compress", path.parent, tmp_path / "out", "--keep-larger")
     assert result.exit_code == 2
-    says(result, "its layout is unknown, its shard has _quantization_metadata (--allow-padded takes it as it is)")
+    says(
+        result,
+        "its layout is unknown, because its shard has _quantization_metadata (--allow-padded compresses it as it is)",
+    )

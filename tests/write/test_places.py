@@ -76,7 +76,7 @@ def test_what_is_no_journal_is_refused(
     verb = "expand" if command == "consume" else command
     result = run(verb, source, out, *more.get(command, []))
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
-    assert f"{out / name}: has the name of csf-tool's journal, and is none" in result.stderr
+    assert f"{out / name}: has the name of csf-tool's journal, but is something else" in result.stderr
     assert (tree(outside), tree(source)) == before
     assert [path.name for path in outside.iterdir()] == ["victim"]
     assert os.path.lexists(out / name)

@@ -108,7 +108,7 @@ def test_a_module_with_a_plane_that_no_stream_can_hold_stays_dense(tmp_path: Pat
     dense = source(tmp_path / "in", with_recipes(*LAYERS), layer(0) + odd, layer(1))
     done = run(dense, tmp_path / "hf", CompressTo.HF)
     assert (done.planes, marked(tmp_path / "hf")) == (12, {LAYERS[1]})
-    assert f"{LAYERS[0]} is left dense as a whole, for {LAYERS[0]}.9.up_proj.weight_scale" in done.left[1].reason
+    assert f"{LAYERS[0]} stays dense as a whole because of {LAYERS[0]}.9.up_proj.weight_scale" in done.left[1].reason
     assert run(dense, tmp_path / "container", CompressTo.CONTAINER).planes == 24
 
 
@@ -153,14 +153,13 @@ def test_each_config_is_marked_by_the_recipes_that_it_has(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        (FOREIGN, "config.json states quant_method compressed-tensors, and no recipe that could be marked"),
-        ({"model_type": "x"}, "config.json states no quantization"),
+        (FOREIGN, "config.json has quant_method compressed-tensors, but no recipe that could be marked"),
+        ({"model_type": "x"}, "config.json has no quantization"),
         (None, "there is no config.json"),
         (with_recipes("lm_head"), "no recipe of config.json covers them"),
         (
             {"quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}},
-            "config.json states quant_method modelopt and quant_algo MIXED_PRECISION, and no recipe that could be "
-            "marked",
+            "config.json has quant_method modelopt and quant_algo MIXED_PRECISION, but no recipe that could be marked",
         ),
     ],
 )
@@ -168,9 +167,9 @@ def test_where_no_recipe_can_be_marked_a_container_is_written(tmp_path: Path, co
     dense = source(tmp_path / "in", config)
     done = run(dense, tmp_path / "default")
     assert (done.target.layout.name, done.planes) == ("container", 24)
-    unfound = "readers that go by recipes will not find its CSF planes, as those of"
+    unfound = "readers that go by recipes will not find its CSF planes, such as those of"
     assert done.notes == [
-        f"--to container was chosen, as in the other layout {unfound} {LAYERS[0]} (of 2 modules): {why}"
+        f"--to container was chosen, because in the other layout {unfound} {LAYERS[0]} (of 2 modules): {why}"
     ]
     done = run(dense, tmp_path / "hf", CompressTo.HF)
     assert (done.target.layout.name, done.planes) == ("hf", 24)
@@ -183,7 +182,7 @@ def test_shards_in_a_folder_cannot_be_a_container_and_are_written_with_a_warning
     done = run(dense, tmp_path / "out")
     assert done.target.layout.name == "hf"
     assert "will not find its CSF planes" in done.notes[0]
-    with pytest.raises(UsageError, match="a container's shard names are plain"):
+    with pytest.raises(UsageError, match="is in a folder; a container's shards are not"):
         run(dense, tmp_path / "container", CompressTo.CONTAINER)
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from csf_tool.engines.sglang.hooks import with_containers, with_scales
 
-REMEDY = "csf-tool expand writes a checkpoint that SGLang reads without it; SGLANG_PLUGINS chooses plug-ins"
+REMEDY = "csf-tool expand writes a checkpoint that SGLang reads without csf-tool; SGLANG_PLUGINS chooses plug-ins"
 
 LOADER = "sglang.srt.model_loader.loader"
 
@@ -36,10 +36,10 @@ def register() -> None:
         loader = import_module(LOADER)
         readers = [name for name in READERS if hasattr(loader, name)]
         if not readers or not hasattr(loader.DefaultModelLoader, "_prepare_weights"):
-            raise AttributeError(f"{LOADER} has other functions")
+            raise AttributeError(f"{LOADER} does not have the functions that csf-tool replaces")
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        logger.warning("csf-tool could not be registered, CSF checkpoints will not load (%s). %s", what, REMEDY)
+        logger.warning("csf-tool could not be registered, so CSF checkpoints will not load (%s). %s", what, REMEDY)
         return
     for name in readers:
         HookRegistry.register(f"{LOADER}.{name}", with_scales, HookType.AROUND)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 if find_spec("transformers") is None:
     raise ModuleNotFoundError(
-        "csf_tool.engines.transformers works on transformers, which is not installed here (pip install transformers)",
+        "csf_tool.engines.transformers needs transformers, which is not installed here (pip install transformers)",
         name="transformers",
     )
 

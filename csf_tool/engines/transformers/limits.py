@@ -46,10 +46,10 @@ def _limits(quantization: dict[str, Any] | None, planes: list[Plane]) -> Iterato
     method = quantization.get("quant_method")
     if method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
         stated = f"quantised by {method}, which" if method else "quantised, and config.json does not say how:"
-        yield f"{stated} transformers {__version__} cannot apply; nor does it load the dense checkpoint (vLLM does)"
+        yield f"{stated} transformers {__version__} cannot apply; it cannot load the dense checkpoint either (vLLM can)"
     elif method == "compressed-tensors" and any(_is_global_scaled_expert(plane) for plane in planes):
         yield (
-            f"transformers {__version__} leaves out the global scales of NVFP4 experts, here and in the dense"
+            f"transformers {__version__} ignores the global scales of NVFP4 experts, here and in the dense"
             " checkpoint: the model's outputs are wrong (vLLM's are right)"
         )
 

@@ -67,8 +67,8 @@ class KeptModel:
         """Warn, once for each reason, of a layer that is loaded as dense."""
         if reason not in self._said:
             self._said.add(reason)
-            where = f"{self.checkpoint.label}: {escape(group)}, and others where that is so"
-            logger.warning("%s: scales are not kept compressed but decoded when loading: %s", where, reason)
+            where = f"{self.checkpoint.label}: {escape(group)}, and perhaps others"
+            logger.warning("%s: scales are decoded when loading, not kept compressed: %s", where, reason)
 
     def loads(self, scale: str) -> bool:
         """Whether a layer that keeps its scales loads this one by itself."""
@@ -88,7 +88,9 @@ class KeptModel:
         if not kept:
             if not self._said:
                 names = ", ".join(map(escape, list(self._groups)[:2])) or "none"
-                self.dense_because("the model", f"no layer of it has the name of the checkpoint's experts ({names})")
+                self.dense_because(
+                    "the model", f"no layer of the model has the name of the checkpoint's experts ({names})"
+                )
             return
         plan = make_plan(self.part([layer.group for layer in kept]), tp=self._ranks)
         stacks = sum(layer.nbytes for layer in kept)
@@ -138,11 +140,9 @@ def _kept_model(checkpoint: Checkpoint, vllm_config: Any, model_config: Any) -> 
 def _why_dense(method: Any) -> str | None:
     backend = backend_of(method)
     if not all(hasattr(method, hook) for hook in HOOKS):
-        return f"vLLM's {type(method).__name__} has not the functions that csf-tool overrides"
+        return f"vLLM's {type(method).__name__} does not have the functions that csf-tool overrides"
     if backend not in _LINEAR | _PADDED:
-        return (
-            f"csf-tool does not write the layout of the back end {backend}; moe_backend=emulation has one that it does"
-        )
+        return f"csf-tool does not write the layout of the back end {backend}; moe_backend=emulation has one that works"
     return None
 
 

@@ -20,7 +20,9 @@ HOOKS = (
     "apply_monolithic",
 )
 
-NO_RELOADING = "scales that are kept compressed cannot be loaded anew: serve without that, or start again"
+NO_RELOADING = (
+    "scales that are kept compressed cannot be loaded again: restart the server, or serve with decoded scales"
+)
 
 
 class KeepsCompressed:
@@ -45,7 +47,7 @@ class KeepsCompressed:
         if self.kept:
             self.settle(layer)
         if self.kept and not self.kept.finish(layer):
-            self.leave_dense(f"they are not where the kernel of {backend_of(self)} reads")
+            self.leave_dense(f"the scales are not where the kernel of {backend_of(self)} reads them")
 
     def get_fused_moe_quant_config(self: Any, layer: Any) -> Any:
         """Give the kernel the parameters in the workspace."""

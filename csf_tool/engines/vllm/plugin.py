@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-REMEDY = "csf-tool expand writes a checkpoint that vLLM reads without it; VLLM_PLUGINS chooses plug-ins"
+REMEDY = "csf-tool expand writes a checkpoint that vLLM reads without csf-tool; VLLM_PLUGINS chooses plug-ins"
 
 logger = logging.getLogger("vllm.csf_tool")
 """A logger under vLLM's own, so that its settings are followed."""
@@ -53,7 +53,7 @@ def _when_imported(name: str, change: _Change) -> None:
 
 def _warn(error: Exception) -> None:
     what = f"{type(error).__name__}: {error}"
-    logger.warning("csf-tool could not be registered, CSF checkpoints will not load (%s). %s", what, REMEDY)
+    logger.warning("csf-tool could not be registered, so CSF checkpoints will not load (%s). %s", what, REMEDY)
 
 
 class _Watch(MetaPathFinder):

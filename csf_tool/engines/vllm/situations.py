@@ -17,23 +17,23 @@ def _reasons(vllm_config: Any, model_config: Any) -> Iterator[str]:
     if not is_tested(version := running_version()):
         yield f"vLLM {version} is outside the range that csf-tool was tested with"
     if getattr(parallel, "enable_eplb", False):
-        yield "the balancing of experts (EPLB) moves their scales about"
+        yield "expert load balancing (EPLB) moves the scales"
     if getattr(parallel, "enable_expert_parallel", False):
-        yield "with expert parallel a rank has some of a layer's experts only"
+        yield "with expert parallelism, a rank has only some of a layer's experts"
     if getattr(parallel, "data_parallel_size", 1) > 1 or getattr(parallel, "prefill_context_parallel_size", 1) > 1:
-        yield "with data or context parallel the experts of a layer are divided otherwise"
+        yield "with data or context parallelism, the experts of a layer are divided in another way"
     if getattr(parallel, "use_ubatching", False):
         yield "two micro-batches (DBO) would decode into one workspace at the same time"
     if getattr(model_config, "enable_sleep_mode", False):
-        yield "what sleep mode discards could not be loaded again"
+        yield "the scales that sleep mode discards could not be loaded again"
     if getattr(vllm_config, "weight_transfer_config", None) is not None:
-        yield "weights that are transferred while serving are dense"
+        yield "weights that arrive while serving are dense"
     if getattr(vllm_config, "lora_config", None) is not None:
         yield "LoRA replaces the experts' method"
     if _offloads(getattr(vllm_config, "offload_config", None)):
         yield "offloading moves the weights to the host"
     if _is_draft(vllm_config, model_config):
-        yield "a draft model must not share the workspace of the model that it drafts for"
+        yield "a draft model must not share the workspace of the main model"
     yield from _devices(vllm_config)
 
 
@@ -51,6 +51,6 @@ def _devices(vllm_config: Any) -> Iterator[str]:
     target = vllm_config.device_config.device
     kind = str(getattr(target, "type", target)).partition(":")[0]
     if getattr(vllm_config.load_config, "device", None) not in (None, kind, str(target)):
-        yield f"weights are loaded to {vllm_config.load_config.device} first"
+        yield f"vLLM loads weights to {vllm_config.load_config.device} first"
     if kind != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         yield f"decoding while serving needs a GPU that Triton knows as cuda, not {kind}"

@@ -61,9 +61,9 @@ def _headline(result: "BenchResult") -> str:
 def _caption(result: "BenchResult") -> str:
     software = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     parts = [
-        f"Medians of n = {result.empty.repeats} CUDA-graph replays, data out of the L2 except where it says warm; "
+        f"Medians of n = {result.empty.repeats} CUDA-graph replays. The data is not in the L2, except if marked warm; "
         "whiskers span 80% of them.",
-        "Floor: a kernel that moves the same bytes and decodes nothing; decodes of few experts move fewer, and are "
+        "Floor: a kernel that moves the same bytes and decodes nothing. Decodes of few experts move less and are "
         "not drawn.",
         f"{result.device}, {software}, {result.date}.",
     ]

@@ -37,7 +37,7 @@ def plane_figure(plane: Inspected, checkpoint: str) -> "Figure":
 
 def _headline(plane: Inspected) -> str:
     if not len(plane.words):
-        return "All scales lie within their row's window"
+        return "All scales are within their row's window"
     share = percent(len(plane.words), plane.scales.size)
     return f"{share} of the scales {'would be' if plane.is_dense else 'are'} exceptions to their row's window"
 
