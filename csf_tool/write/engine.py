@@ -91,7 +91,7 @@ def _require_kept(output: Output, destination: Path) -> None:
         CheckpointError: it is not.
     """
     if lost := Journal(destination).lost(files_made(output)):
-        problem = "was written by an earlier run, which removed what it was made of, and is not there any more"
+        problem = "was written by an earlier run, which removed its source, but is missing now"
         raise CheckpointError(f"{problem}: nothing was done", Code.LOST_OUTPUT, lost[0])
 
 
