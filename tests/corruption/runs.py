@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 
 import typer
@@ -35,12 +36,12 @@ class Ran:
         return found[0] if found else ""
 
 
-def run(command: Callable[..., None], checkpoint: Path, **options: object) -> Ran:
-    """Run a command of the command line in this process."""
+def run(command: Callable[..., None], argument: str | list[str], **options: object) -> Ran:
+    """Run a command of the command line in this process; some take several checkpoints."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            command(checkpoint=str(checkpoint), **options)
+            command(**{next(iter(signature(command).parameters)): argument}, **options)
         except typer.Exit as done:
             return Ran(done.exit_code, out.getvalue(), err.getvalue())
     raise AssertionError("every command ends with typer.Exit")
@@ -57,12 +58,13 @@ class Runs:
 def run_commands(checkpoint: Path, reference: Path, out: Path, names: tuple[str, ...] = COMMANDS) -> Runs:
     """Run commands on the checkpoint at a path; `out` is a folder for expand, gone afterwards."""
     device: dict[str, object] = {"device": "cpu", "jobs": 1}
+    it = str(checkpoint)
     how: dict[str, Callable[[], Ran]] = {
-        STATS: lambda: run(look.stats, checkpoint),
-        VERIFY: lambda: run(prove.verify, checkpoint, **device),
-        AGAINST: lambda: run(prove.verify, checkpoint, against=str(reference), **device),
-        EXPAND: lambda: run(write.expand, checkpoint, destination=out, **device),
-        IDENTITY: lambda: run(prove.identity, checkpoint, compute_hashes=True),
+        STATS: lambda: run(look.stats, [it]),
+        VERIFY: lambda: run(prove.verify, [it], **device),
+        AGAINST: lambda: run(prove.verify, [it], against=str(reference), **device),
+        EXPAND: lambda: run(write.expand, it, destination=out, **device),
+        IDENTITY: lambda: run(prove.identity, it, compute_hashes=True),
     }
     try:
         return Runs({name: how[name]() for name in names}, tree(out))
