@@ -14,7 +14,7 @@ from tests.oracle import Tensors, Unsure, logical_tensors
 
 SOURCE = "the decoded bytes are the original ones"
 CLAIMS = ("VERIFIED.", SOURCE, "every tensor equals")
-"""What the last line of verify says when the model's bytes are proved."""
+"""What verify claims when the model's bytes are proved."""
 
 PUBLISHED = "the stored bytes are the published ones"
 
@@ -104,8 +104,8 @@ class Tried:
         for name, ran in self._verifications():
             if self.changes_tensors:
                 claims = [claim for claim in CLAIMS if claim != SOURCE or not self._is_beside]
-                found += [f"{name} claims: {claim}" for claim in claims if claim in ran.verdict]
-            if self.vouched and PUBLISHED in ran.verdict.partition("Not proved")[0]:
+                found += [f"{name} claims: {claim}" for claim in claims if claim in ran.claimed]
+            if self.vouched and PUBLISHED in ran.claimed:
                 found.append(f"{name} claims: {PUBLISHED}")
         return found
 

@@ -35,6 +35,11 @@ class Ran:
         found = re.search(r"^(VERIFIED|NO FAULT FOUND|FAILED).*", self.out, re.MULTILINE | re.DOTALL)
         return found[0] if found else ""
 
+    @property
+    def claimed(self) -> str:
+        """The verdict without what it says was not proved."""
+        return "".join(line for line in self.verdict.splitlines(True) if not line.startswith("Not proved: "))
+
 
 def run(command: Callable[..., None], argument: str | list[str], **options: object) -> Ran:
     """Run a command of the command line in this process; some take several checkpoints."""
