@@ -149,8 +149,8 @@ def as_pipe(root: Path) -> None:
     os.mkfifo(root / "x.py")
 
 
-NOT_THERE = "x.py: in the reference: not there (missing, or a link to a missing blob)"
-NO_FILE = "x.py: in the reference: cannot be a file: a folder, a pipe or a device has that name"
+NOT_THERE = "x.py: in the reference: is missing, or is a link to a missing file"
+NO_FILE = "x.py: in the reference: is not a file, but a folder, a pipe or a device"
 SURPLUS = "x.py: the reference does not have it"
 MISSING = "x.py: missing; the reference has it"
 NOTHING = put("other.txt", b"")
@@ -212,7 +212,7 @@ def test_a_second_index_of_streams_that_is_wrong(tmp_path: Path, place: str) -> 
 
     change_json(root / SECOND, change)
     assert [line.partition(" at weight_map")[0] for line in compared(root, reference)] == [
-        f"{SECOND}: differs from the reference's"
+        f"{SECOND}: differs from the reference"
     ]
 
 
