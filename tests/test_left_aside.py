@@ -334,10 +334,8 @@ def test_a_shard_that_mixes_both_is_neither_carried_nor_left_aside(tmp_path: Pat
     for words in (["stats", root], ["verify", root], ["compress", root, tmp_path / "out", "--keep-larger"]):
         result = run(*words)
         assert result.exit_code == 1
-        line = (
-            f"1 of its 2 tensors are also in {ONE if has_index else SINGLE}, but 1 tensor, mtp.fc.weight, is only here"
-        )
-        says(result, line)
+        home = ONE if has_index else SINGLE
+        says(result, f"1 of its 2 tensors are in {home} as well, but 1 tensor, mtp.fc.weight, is only here")
         assert result.output.count("mixed.safetensors") == 1
 
 
@@ -441,7 +439,7 @@ def test_a_single_file_counts_where_there_is_no_index(tmp_path: Path) -> None:
         result = run(*words)
         assert result.exit_code == 0, result.output
         for name in (ONE, TWO):
-            says(result, f"{name}: no index lists this shard: all of its 13 tensors are also in {SINGLE}")
+            says(result, f"{name}: no index lists this shard: all of its 13 tensors are in {SINGLE} as well")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {SINGLE, "config.json"}
 
 

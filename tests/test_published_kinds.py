@@ -34,7 +34,7 @@ ANSWERS: dict[str, tuple[tuple[int, ...], dict[str, str]]] = {
     "nvfp4-as-u8": (NO_CSF, {"stats": "scale-label: 2", "compress": "it is NVFP4 stored as U8, left dense"}),
     "rows-of-all-experts": (DENSE, {"compress": "with the rows of all experts: csf-tool reads such planes"}),
     "infinity-in-config": (DENSE, {"stats": "dense NVFP4", "compress": "6 NVFP4 planes"}),
-    "second-split": (CSF, dict.fromkeys(COMMANDS, "all of its 11 tensors are also in 2 other shards: left out")),
+    "second-split": (CSF, dict.fromkeys(COMMANDS, "all of its 11 tensors are in 2 other shards as well: left out")),
     "consolidated-names": (CSF, dict.fromkeys(COMMANDS, "it holds a copy of the model under other names")),
     "tensorrt-llm": (NO_CSF, {"stats": "a TensorRT-LLM checkpoint", "compress": "readers of CSF look for other names"}),
     "nunchaku": (

@@ -110,8 +110,8 @@ def _whole(shard: Shard, deciding: Deciding, homes: Mapping[str, str], listed: M
     number = len(shard.header)
     which = f"all of its {number:,} tensors" if number > 1 else "its only tensor"
     which = which if len(homes) == number else f"{len(homes):,} of its {number:,} tensors"
-    verb = ("are also" if number > 1 else "is also") if stand else ("belong" if number > 1 else "belongs")
-    why = f"{which} {verb} in {_some_shards(homes)}" + ("" if stand else ", by the index")
+    verb = ("are" if number > 1 else "is") if stand else ("belong" if number > 1 else "belongs")
+    why = f"{which} {verb} in {_some_shards(homes)}{' as well' if stand else ', by the index'}"
     first = "; transformers loads a file of this name first" if shard.name == SINGLE_FILE else ""
     return f"{deciding.about}: {why}: left out ({_TAKEN_ALL_THE_SAME}){first}"
 
@@ -119,7 +119,7 @@ def _whole(shard: Shard, deciding: Deciding, homes: Mapping[str, str], listed: M
 def _mixed(shard: Shard, deciding: Deciding, homes: Mapping[str, str]) -> str:
     """Why a shard can neither be taken nor left aside, some of whose tensors have another home."""
     new = [name for name in shard.header.names if name not in homes]
-    twice = f"{len(homes):,} of its {len(shard.header):,} tensors are also in {_some_shards(homes)}"
+    twice = f"{len(homes):,} of its {len(shard.header):,} tensors are in {_some_shards(homes)} as well"
     others = f"{counted(new, 'tensor')}, {'is' if len(new) == 1 else 'are'} only here"
     return f"{deciding.about}: {twice}, but {others}: remove it, or keep only the new tensors in it"
 

@@ -494,7 +494,7 @@ def test_a_tensor_that_stands_in_two_shards(tmp_path: Path) -> None:
     [warning] = problems(tmp_path, Severity.WARNING)
     listed = shard_name(1, 2)
     assert warning.startswith(
-        f"a.safetensors: {INDEX} does not list this shard: its only tensor is also in {listed}: left out"
+        f"a.safetensors: {INDEX} does not list this shard: its only tensor is in {listed} as well: left out"
     )
     found = list(map(str, errors(open_checkpoint(tmp_path, all_shards=True).problems)))
     name = "a.safetensors: model.layers.0.norm.weight"
