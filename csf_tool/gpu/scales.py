@@ -131,7 +131,7 @@ def _prepare(
     if any(t.device != device for t in (*streams, *per_plane)):
         raise ValueError(f"all streams must be on one device; the first fixed stream is on {device}")
     if len(streams) not in (1, len(per_plane)):
-        raise ValueError(f"there are {len(streams)} fixed streams, but {len(per_plane)} planes have exceptions")
+        raise ValueError(f"there are {len(streams)} fixed streams, but {len(per_plane)} lists of exceptions")
     joined = torch.cat([stream.reshape(-1) for stream in streams])
     words = torch.cat([words.reshape(-1).view(torch.int32) for words in per_plane])
     return prepare_csf_scales(fmt, joined, words, [len(w) for w in per_plane], rows=rows, cols=cols)

@@ -128,7 +128,7 @@ def test_the_command_refuses_a_layer_that_is_too_small(monkeypatch: pytest.Monke
     monkeypatch.setattr("csf_tool.loading.stacks.torch_device", lambda _: torch.device(DEVICE))
     result = CliRunner().invoke(app, ["bench", "--checkpoint", str(SAMPLES / "mxfp4-csf-container")])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "the gate and up stack of layers.0.ffn.experts has 36.00 KiB of scales, too little" in result.stderr
+    assert "the gate and up stack of layers.0.ffn.experts has only 36.00 KiB of scales, too little" in result.stderr
 
 
 @pytest.fixture

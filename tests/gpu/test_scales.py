@@ -170,7 +170,7 @@ PREPARE_REFUSALS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "counts": (
         {"exceptions": [torch.zeros(0, dtype=torch.int32, device=DEVICE)] * 2},
         ValueError,
-        "3 fixed streams, but 2 planes",
+        "3 fixed streams, but 2 lists",
     ),
     "device": (
         {"exceptions": [torch.zeros(0, dtype=torch.int32, device="meta")] * 3},
