@@ -43,6 +43,7 @@ WITH_OTHERS = {"os.O_DIRECT", "os.major", "os.minor", "os.pwrite", "os.POSIX_FAD
 
 FOLDERS = {
     "/proc/self/mountinfo": "csf_tool.disk.appenders._MOUNTS",
+    "/proc/self/fd": "csf_tool.running.forked._DESCRIPTORS",
     "/proc/self/task": "csf_tool.running.forked._THREADS",
     "/dev/shm": "csf_tool.running.forked._SEMAPHORES",
     "/dev/nvidiactl": "csf_tool.devices._GPU_FILES",

@@ -123,7 +123,7 @@ def test_a_quantisation_that_transformers_does_not_know(csf: Path, caplog: pytes
     said = [record.message for record in caplog.records if record.name == limits.logger.name]
     assert said == [
         f"{csf}: quantised by modelopt, which transformers {transformers.__version__} cannot apply; it cannot load"
-        " the dense checkpoint (vLLM does)"
+        " the dense checkpoint either (vLLM can)"
     ]
 
 

@@ -184,11 +184,18 @@ def test_a_link_in_the_source_becomes_a_file_in_the_destination(tmp_path: Path) 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names that are no UTF-8")
-def test_a_file_name_that_is_no_utf_8(tmp_path: Path) -> None:
-    root = mini_hf(tmp_path / "c")
+@pytest.mark.parametrize("options", [[], ["--consume-source", "--yes"]])
+def test_file_names_that_are_no_utf_8(tmp_path: Path, options: list[str]) -> None:
+    """Of the source, of a file in it and of the destination; and the same command again finds them all."""
+    root, out = tmp_path / os.fsdecode(b"c\xe9"), tmp_path / os.fsdecode(b"o\xe9")
+    mini_hf(root)
     (root / os.fsdecode(b"caf\xe9.txt")).write_text("x")
-    assert run("expand", root, tmp_path / "out", "--json")[0] == 0
-    assert (tmp_path / "out" / os.fsdecode(b"caf\xe9.txt")).read_text() == "x"
+    again = tmp_path / "again"
+    for _ in range(2):
+        assert run("expand", root, out, *options, "--json")[0] == 0
+    for _ in range(2):
+        assert run("compress", out, again, "--keep-larger", "--to", "hf", *options, "--json")[0] == 0
+    assert (again / os.fsdecode(b"caf\xe9.txt")).read_text() == "x"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names that are no UTF-8")

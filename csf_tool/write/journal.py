@@ -214,7 +214,7 @@ class Journal:
         """Note that a file is complete and synced, and about to get its name."""
         path = self._record_path(name)
         with NewFile(path, f"{OWN_FOLDER}/{RECORDS}/{path.name}", replace=True) as file:
-            file.write(render_json({"name": name, **asdict(record)}))
+            file.write(_as_note({"name": name, **asdict(record)}))
 
     def forget_damaged(self, name: str) -> None:
         """Remove a file that was finished and has another size now, with its record; files without a record stay.
@@ -243,7 +243,7 @@ class Journal:
         entry = {"name": shard.name, "size": shard.size, "mtime_ns": shard.mtime_ns}
         name = f"{CONSUMED}/{_plain(shard.name)}.json"
         if not exists(self._destination / OWN_FOLDER / name):
-            self._folder.write(name, render_json(entry))
+            self._folder.write(name, _as_note(entry))
 
     def keep(self, name: str, content: bytes) -> None:
         """Keep a file's later content: an index is made from all headers, some of which are removed before the end."""
@@ -372,6 +372,11 @@ class Journal:
         return [path for path in paths if is_partial(path)]
 
 
+def _as_note(entry: dict[str, Any]) -> bytes:
+    """JSON in ASCII: it can hold a name that is no UTF-8, which `render_json` refuses."""
+    return json.dumps(entry).encode()
+
+
 def _name_in(record: Path) -> str:
     """The name of the file that a record is of; empty where the record is damaged, as by a cut in power."""
     try:
@@ -389,8 +394,8 @@ def _plain(name: str) -> str:
 def consumed_shards(destination: Path) -> dict[str, tuple[int, int]]:
     """Size and time of every source shard that an interrupted run removed, by name."""
     folder = destination / OWN_FOLDER / CONSUMED
-    entries = [load_json(folder / name, name) for name in names_in(folder) if name.endswith(".json")]
     try:
+        entries = [json.loads((folder / name).read_bytes()) for name in names_in(folder) if name.endswith(".json")]
         return {str(entry["name"]): (int(entry["size"]), int(entry["mtime_ns"])) for entry in entries}
     except (ValueError, TypeError, LookupError) as error:
         problem = "holds damaged records: it is unknown which shards were removed"

@@ -97,7 +97,7 @@ def test_a_stack_of_two_codecs_is_none(tmp_path: Path) -> None:
     for name in ("by expert", "by projection"):
         stored = {shard: compressed(tensors, MXFP4) for shard, tensors in MIXES[name]().items()}
         roots[name] = write_hf(tmp_path / name, stored)
-    with pytest.raises(CheckpointError, match=r"is MXFP4 16x8, .* NVFP4 16x8: no stack"):
+    with pytest.raises(CheckpointError, match=r"is MXFP4 16x8, .* NVFP4 16x8: they cannot form a stack"):
         load_stack(roots["by expert"], 0, "gate", device=DEVICE)
     assert load_stack(roots["by projection"], 0, "gate_up", device=DEVICE).format.name == "nvfp4"
     assert load_stack(roots["by projection"], 0, "down", device=DEVICE).format.name == "mxfp4"

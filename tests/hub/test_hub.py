@@ -452,7 +452,7 @@ REFUSALS = {
         "org/nvfp4-dense",
         Fault("/storage/", 99, headers={"Content-Range": "bytes 0-65535/9999999"}),
         EnvironmentFault,
-        r"changed between two requests \(it is 9999999 bytes now, but was listed with \d+\): start again",
+        r"changed between two requests \(it has 9999999 bytes now, but was listed with \d+\): start again",
     ),
     "another file behind the link": (
         "org/nvfp4-dense",
@@ -500,7 +500,7 @@ def test_no_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first question to a machine that refuses connections is asked twice, not for a quarter of a minute."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(
-        EnvironmentFault, match=r"no complete answer in 2 tries, .* HF_ENDPOINT \(now http://127.0.0.1:9\)"
+        EnvironmentFault, match=r"no complete answer in 2 tries\. .* HF_ENDPOINT \(now http://127.0.0.1:9\)"
     ):
         opened("org/nvfp4-dense")
 

@@ -394,7 +394,7 @@ def test_a_partial_file_of_another_user_is_left_to_them(out: Path, monkeypatch: 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentFault, match="cannot be written"):
+    with pytest.raises(UsageError, match="file: exists, but is not a folder"):
         Destination(tmp_path / "file" / "out").write("x", b"1")
 
 
