@@ -332,6 +332,86 @@ def test_siblings_are_found_by_whatever_name(form: Form, pattern: str, tmp_path:
     assert open_checkpoint(lost).incomplete == {Code.WEIGHT_WITHOUT_SCALE: 1}
 
 
+# Global scales and input scales that are no use
+
+
+def replaced(last: str, dtype: str, *shape: int) -> Change:
+    """The victim's scalar is of another dtype or shape."""
+
+    def change(form: Form, tensors: list[Tensor]) -> list[Tensor]:
+        [new] = plain(f"{form.victim}.{last}", dtype=dtype, shape=shape)
+        return [new if t.name == new.name else t for t in tensors]
+
+    return change
+
+
+def in_all(last: str, dtype: str, *shape: int) -> Change:
+    """All scalars of this name are of another dtype or shape."""
+
+    def change(_: Form, tensors: list[Tensor]) -> list[Tensor]:
+        return [plain(t.name, dtype=dtype, shape=shape)[0] if t.name.endswith(f".{last}") else t for t in tensors]
+
+    return change
+
+
+@pytest.mark.parametrize("form", [f for f in FORMS if f.others], ids=name_of)
+@pytest.mark.parametrize("which", [0, 1], ids=["input", "global"])
+@pytest.mark.parametrize(
+    ("change", "dtype", "shape", "code", "severity"),
+    [
+        (replaced, "F32", (0,), Code.COMPANION_MISSING, Severity.ERROR),
+        (replaced, "F32", (4, 0), Code.COMPANION_MISSING, Severity.ERROR),
+        (in_all, "F32", (0,), Code.COMPANION_MISSING, Severity.ERROR),
+        (replaced, "I32", (), Code.GLOBAL_SCALE, Severity.ERROR),
+        (replaced, "U8", (4,), Code.GLOBAL_SCALE, Severity.ERROR),
+        (in_all, "I32", (1,), Code.GLOBAL_SCALE, Severity.ERROR),
+        (replaced, "F32", (2,), Code.GLOBAL_SCALE, Severity.ERROR),
+        (replaced, "BF16", (ROWS, 1), Code.GLOBAL_SCALE, Severity.ERROR),
+        (replaced, "F32", (1, 1), Code.GLOBAL_SCALE, Severity.WARNING),
+        (in_all, "F32", (1, 1, 1), Code.GLOBAL_SCALE, Severity.WARNING),
+        (in_all, "F32", (5,), Code.GLOBAL_SCALE, Severity.WARNING),
+        (replaced, "F32", (1,), None, Severity.WARNING),
+        (replaced, "BF16", (), None, Severity.WARNING),
+        (in_all, "F16", (1,), None, Severity.WARNING),
+        (in_all, "F32", (2,), None, Severity.WARNING),
+        (in_all, "F32", (ROWS,), None, Severity.WARNING),
+        (in_all, "F32", (ROWS, 1), None, Severity.WARNING),
+    ],
+)
+def test_a_global_scale_is_one_number_that_readers_can_use(
+    form: Form,
+    which: int,
+    change: Callable[..., Change],
+    dtype: str,
+    shape: tuple[int, ...],
+    code: Code | None,
+    severity: Severity,
+    tmp_path: Path,
+) -> None:
+    """An input scale is only warned of; several numbers are right where all siblings have them."""
+    root = form.write(tmp_path / "x", change(form.others[which], dtype, *shape)(form, form.tensors()))
+    opened = open_checkpoint(root)
+    found = [p for p in opened.problems if p.code in INCOMPLETE]
+    assert {p.code for p in found} == ({code} if code else set())
+    severity = severity if which else Severity.WARNING
+    assert {p.severity for p in found} <= {severity}
+    assert [p.tensor for p in found if form.victim in p.tensor] == [f"{form.victim}.{form.others[which]}"] * bool(code)
+    assert run("verify", root).exit_code == int(bool(code) and severity is Severity.ERROR)
+    done = run("expand" if form.is_csf else "compress", root, tmp_path / "out")
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize("form", [f for f in FORMS if f.others], ids=name_of)
+def test_a_second_scale_under_another_name_is_named(form: Form, tmp_path: Path) -> None:
+    for pair in (GLOBALS, ("input_scale", "input_global_scale")):
+        more = [Tensor(f"{form.victim}.{name}", "F32", (), b"\0\0\x80\x3f") for name in pair if name not in form.others]
+        opened = open_checkpoint(form.write(tmp_path / pair[0], form.tensors() + more))
+        [problem] = [p for p in opened.problems if p.code is Code.GLOBAL_SCALE]
+        assert problem.severity is Severity.WARNING
+        assert problem.tensor.startswith(form.victim)
+        assert not opened.incomplete
+
+
 # Block scales of a dtype or group that FP4 does not have
 
 
