@@ -116,6 +116,7 @@ class Code(StrEnum):
     SCALE_LABEL = "scale-label", "Block scales have a dtype or a group size that no FP4 format has."
     GLOBAL_SCALE = "global-scale", "A global scale or an input scale is not one number that readers can use."
     COMPANION_MISSING = "companion-missing", "A weight lacks a scale, or an expert a weight, that its siblings have."
+    EXPERT_MISSING = "expert-missing", "A layer has not as many experts as the config states."
     UNKNOWN_CODEC = "unknown-codec", "A stream is of a codec that this version of csf-tool does not know."
     NO_STACK = (
         "no-stack",
@@ -171,6 +172,7 @@ INCOMPLETE = {
     Code.SCALE_LABEL,
     Code.GLOBAL_SCALE,
     Code.COMPANION_MISSING,
+    Code.EXPERT_MISSING,
 }
 """Kinds of faults that make a model useless, though all of its bytes here can be read and carried as they are."""
 

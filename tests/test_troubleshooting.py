@@ -264,6 +264,7 @@ MESSAGES: dict[str, Output] = {
         one_file(*[replace(t, dtype="I32") if t.name.endswith("weight_scale_2") else t for t in matrix("m", NVFP4, 1)])
     ),
     "…, although its siblings have one": stats(changed(without("weight_scale_2"))),
+    "… has … experts, but … states …": stats(of(mini_dense, config({"num_experts": 4}))),
     "is stored as …, but the config says that it is FP4": stats(unquantised),
     "is missing, or is a link to a missing file": stats(of(mini_hf, gone(ONE))),
     "does not list this shard": stats(of(mini_hf, lambda root: write_shard(root / "more.safetensors", []))),

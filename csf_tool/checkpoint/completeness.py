@@ -7,12 +7,13 @@ no sibling proves is a warning or nothing.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from csf_tool.checkpoint.fault import Fault
 from csf_tool.checkpoint.global_scales import unusable_global_scales
+from csf_tool.checkpoint.missing_experts import missing_experts, missing_projections
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Misfit, Stored
 from csf_tool.checkpoint.names import (
     GLOBAL_SCALES,
@@ -51,9 +52,11 @@ class _Sibling(NamedTuple):
     fmt: CsfFormat
 
 
-def check_completeness(checkpoint: Checkpoint, stored: Stored) -> None:
+def check_completeness(checkpoint: Checkpoint, stored: Stored, configs: Mapping[str, Any]) -> None:
     """Note the tensors that a checkpoint lacks, and count them."""
     faults = unusable_global_scales(checkpoint, stored)
+    if not _may_lie_elsewhere(checkpoint):
+        faults += [*missing_experts(checkpoint, stored, configs), *missing_projections(checkpoint, stored)]
     if not _is_complete(checkpoint, stored):
         search = _Search(checkpoint, stored)
         faults += search.misfits()
@@ -61,12 +64,7 @@ def check_completeness(checkpoint: Checkpoint, stored: Stored) -> None:
             faults += [*search.without_scale(), *search.orphans(), *search.without_global(), *search.without_input()]
             faults += search.halves()
     checkpoint.problems += [fault.problem(stored) for fault in faults]
-    checkpoint.incomplete = dict(Counter(fault.code for fault in faults if not _is_only_odd(fault)))
-
-
-def _is_only_odd(fault: Fault) -> bool:
-    """Whether a fault is one of form alone, and nothing is missing."""
-    return fault.code is Code.GLOBAL_SCALE and fault.severity is Severity.WARNING
+    checkpoint.incomplete = dict(Counter(fault.code for fault in faults if fault.lacks))
 
 
 def _is_complete(checkpoint: Checkpoint, stored: Stored) -> bool:

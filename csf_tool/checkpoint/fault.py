@@ -8,12 +8,13 @@ from csf_tool.codes import Code
 
 
 class Fault(NamedTuple):
-    """A fault of one tensor: its kind, and its text."""
+    """A fault of one tensor: its kind, and its text; where it `lacks` nothing, its form alone is odd."""
 
     code: Code
     text: str
     row: int
     severity: Severity = Severity.ERROR
+    lacks: bool = True
 
     def problem(self, stored: Stored) -> Problem:
         """The problem of a checkpoint that it is."""

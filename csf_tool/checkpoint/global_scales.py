@@ -66,9 +66,11 @@ def _of_no_use(stored: Stored, ending: str, rows: dict[str, int]) -> Iterator[Fa
             yield fault(f"is {shape}, but its siblings are one number each", row=row)
         elif number > 1 and len(shape) < 2 and rows[module] % number:
             text = f"is {shape}, which is neither one number nor a part of the weight's {rows[module]:,} rows each"
-            yield Fault(Code.GLOBAL_SCALE, text, row, Severity.WARNING)
+            yield Fault(Code.GLOBAL_SCALE, text, row, Severity.WARNING, lacks=False)
         elif number == 1 and len(shape) > 1:
-            yield Fault(Code.GLOBAL_SCALE, f"is {shape}, but readers expect [] or [1]", row, Severity.WARNING)
+            yield Fault(
+                Code.GLOBAL_SCALE, f"is {shape}, but readers expect [] or [1]", row, Severity.WARNING, lacks=False
+            )
 
 
 def _twice(stored: Stored, pair: Iterable[str], rows: dict[str, int]) -> Iterator[Fault]:
@@ -76,4 +78,4 @@ def _twice(stored: Stored, pair: Iterable[str], rows: dict[str, int]) -> Iterato
     one, other = pair
     for module in stored.rows_of(one).keys() & stored.rows_of(other).keys() & rows.keys():
         text = f"stands beside {one[1:]}, which means the same: readers take the one or the other"
-        yield Fault(Code.GLOBAL_SCALE, text, stored.rows_of(other)[module], Severity.WARNING)
+        yield Fault(Code.GLOBAL_SCALE, text, stored.rows_of(other)[module], Severity.WARNING, lacks=False)
