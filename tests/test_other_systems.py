@@ -44,6 +44,7 @@ WITH_OTHERS = {"os.O_DIRECT", "os.major", "os.minor", "os.pwrite", "os.POSIX_FAD
 FOLDERS = {
     "/proc/self/mountinfo": "csf_tool.disk.appenders._MOUNTS",
     "/proc/self/task": "csf_tool.running.forked._THREADS",
+    "/proc/self/fd": "csf_tool.running.forked._DESCRIPTORS",
     "/dev/shm": "csf_tool.running.forked._SEMAPHORES",
     "/dev/nvidiactl": "csf_tool.devices._GPU_FILES",
     "/dev/dxg": "csf_tool.devices._GPU_FILES",
