@@ -114,7 +114,9 @@ class Code(StrEnum):
     SCALE_WITHOUT_WEIGHT = "scale-without-weight", "A block scale or a global scale has no FP4 weight beside it."
     SCALE_SHAPE = "scale-shape", "A block scale does not have the shape that its FP4 weight needs."
     SCALE_LABEL = "scale-label", "Block scales have a dtype or a group size that no FP4 format has."
+    GLOBAL_SCALE = "global-scale", "A global scale or an input scale is not one number that readers can use."
     COMPANION_MISSING = "companion-missing", "A weight lacks a scale, or an expert a weight, that its siblings have."
+    EXPERT_MISSING = "expert-missing", "A layer has not as many experts as the config states."
     UNKNOWN_CODEC = "unknown-codec", "A stream is of a codec that this version of csf-tool does not know."
     NO_STACK = (
         "no-stack",
@@ -168,7 +170,9 @@ INCOMPLETE = {
     Code.SCALE_WITHOUT_WEIGHT,
     Code.SCALE_SHAPE,
     Code.SCALE_LABEL,
+    Code.GLOBAL_SCALE,
     Code.COMPANION_MISSING,
+    Code.EXPERT_MISSING,
 }
 """Kinds of faults that make a model useless, though all of its bytes here can be read and carried as they are."""
 

@@ -255,6 +255,7 @@ SOUND: dict[str, list[Tensor]] = {
         for e in range(3)
         for t in fp4(EXPERT.format(0, e, "gate_proj"), more=ALL)
         + fp4(EXPERT.format(0, e, "down_proj"), more="weight_scale_2")
+        + plain(EXPERT.format(0, e, "up_proj") + ".weight")
     ],
     "pruned experts": [t for e in (0, 3, 7) for t in fp4(EXPERT.format(0, e, "up_proj"), more=ALL)],
     "layers with other numbers of experts": [
@@ -330,6 +331,86 @@ def test_siblings_are_found_by_whatever_name(form: Form, pattern: str, tmp_path:
     assert not open_checkpoint(form.write(tmp_path / "sound", form.tensors())).incomplete
     lost = form.write(tmp_path / "lost", without("scale")(form, form.tensors()))
     assert open_checkpoint(lost).incomplete == {Code.WEIGHT_WITHOUT_SCALE: 1}
+
+
+# Global scales and input scales that are no use
+
+
+def replaced(last: str, dtype: str, *shape: int) -> Change:
+    """The victim's scalar is of another dtype or shape."""
+
+    def change(form: Form, tensors: list[Tensor]) -> list[Tensor]:
+        [new] = plain(f"{form.victim}.{last}", dtype=dtype, shape=shape)
+        return [new if t.name == new.name else t for t in tensors]
+
+    return change
+
+
+def in_all(last: str, dtype: str, *shape: int) -> Change:
+    """All scalars of this name are of another dtype or shape."""
+
+    def change(_: Form, tensors: list[Tensor]) -> list[Tensor]:
+        return [plain(t.name, dtype=dtype, shape=shape)[0] if t.name.endswith(f".{last}") else t for t in tensors]
+
+    return change
+
+
+@pytest.mark.parametrize("form", [f for f in FORMS if f.others], ids=name_of)
+@pytest.mark.parametrize("which", [0, 1], ids=["input", "global"])
+@pytest.mark.parametrize(
+    ("change", "dtype", "shape", "code", "severity"),
+    [
+        (replaced, "F32", (0,), Code.COMPANION_MISSING, Severity.ERROR),
+        (replaced, "F32", (4, 0), Code.COMPANION_MISSING, Severity.ERROR),
+        (in_all, "F32", (0,), Code.COMPANION_MISSING, Severity.ERROR),
+        (replaced, "I32", (), Code.GLOBAL_SCALE, Severity.ERROR),
+        (replaced, "U8", (4,), Code.GLOBAL_SCALE, Severity.ERROR),
+        (in_all, "I32", (1,), Code.GLOBAL_SCALE, Severity.ERROR),
+        (replaced, "F32", (2,), Code.GLOBAL_SCALE, Severity.ERROR),
+        (replaced, "BF16", (ROWS, 1), Code.GLOBAL_SCALE, Severity.ERROR),
+        (replaced, "F32", (1, 1), Code.GLOBAL_SCALE, Severity.WARNING),
+        (in_all, "F32", (1, 1, 1), Code.GLOBAL_SCALE, Severity.WARNING),
+        (in_all, "F32", (5,), Code.GLOBAL_SCALE, Severity.WARNING),
+        (replaced, "F32", (1,), None, Severity.WARNING),
+        (replaced, "BF16", (), None, Severity.WARNING),
+        (in_all, "F16", (1,), None, Severity.WARNING),
+        (in_all, "F32", (2,), None, Severity.WARNING),
+        (in_all, "F32", (ROWS,), None, Severity.WARNING),
+        (in_all, "F32", (ROWS, 1), None, Severity.WARNING),
+    ],
+)
+def test_a_global_scale_is_one_number_that_readers_can_use(
+    form: Form,
+    which: int,
+    change: Callable[..., Change],
+    dtype: str,
+    shape: tuple[int, ...],
+    code: Code | None,
+    severity: Severity,
+    tmp_path: Path,
+) -> None:
+    """An input scale is only warned of; several numbers are right where all siblings have them."""
+    root = form.write(tmp_path / "x", change(form.others[which], dtype, *shape)(form, form.tensors()))
+    opened = open_checkpoint(root)
+    found = [p for p in opened.problems if p.code in INCOMPLETE]
+    assert {p.code for p in found} == ({code} if code else set())
+    severity = severity if which else Severity.WARNING
+    assert {p.severity for p in found} <= {severity}
+    assert [p.tensor for p in found if form.victim in p.tensor] == [f"{form.victim}.{form.others[which]}"] * bool(code)
+    assert run("verify", root).exit_code == int(bool(code) and severity is Severity.ERROR)
+    done = run("expand" if form.is_csf else "compress", root, tmp_path / "out")
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize("form", [f for f in FORMS if f.others], ids=name_of)
+def test_a_second_scale_under_another_name_is_named(form: Form, tmp_path: Path) -> None:
+    for pair in (GLOBALS, ("input_scale", "input_global_scale")):
+        more = [Tensor(f"{form.victim}.{name}", "F32", (), b"\0\0\x80\x3f") for name in pair if name not in form.others]
+        opened = open_checkpoint(form.write(tmp_path / pair[0], form.tensors() + more))
+        [problem] = [p for p in opened.problems if p.code is Code.GLOBAL_SCALE]
+        assert problem.severity is Severity.WARNING
+        assert problem.tensor.startswith(form.victim)
+        assert not opened.incomplete
 
 
 # Block scales of a dtype or group that FP4 does not have
@@ -494,3 +575,116 @@ def test_a_draft_layer_may_be_plain(layers: dict[str, object], is_named: bool, t
     root = write_hf(tmp_path, {shard_name(1, 1): tensors}, config={"model_type": "mini", **uniform(), **layers})
     found = [p.tensor for p in open_checkpoint(root).problems if p.code is Code.CONFIG_PRECISION]
     assert found == (["model.layers.4.mlp.up_proj"] if is_named else [])
+
+
+# Experts and projections that are missing from all layers alike
+
+
+def only(*layers: int, without: Callable[[int, int], bool]) -> list[tuple[int, int, str]]:
+    """The places of layers, experts and projections that are left."""
+    places = [(layer, e, p) for layer in layers for e in range(EXPERTS) for p in PROJECTIONS]
+    return [place for place in places if not without(*place[:2])]
+
+
+ALL_BUT: dict[str, tuple[list[tuple[int, int, str]], Severity]] = {
+    "expert 1 of all layers": (only(0, 1, without=lambda _, e: e == 1), Severity.ERROR),
+    "expert 2 of the only layer": (only(0, without=lambda _, e: e == 2), Severity.ERROR),
+    "expert 0 of all layers": (only(0, 1, without=lambda _, e: e == 0), Severity.ERROR),
+    "expert 1 of one layer": (only(0, 1, without=lambda layer, e: (layer, e) == (1, 1)), Severity.ERROR),
+    "the last expert of one layer": (only(0, 1, without=lambda layer, e: (layer, e) == (1, 3)), Severity.ERROR),
+    "the last expert of all layers": (only(0, 1, without=lambda _, e: e == 3), Severity.WARNING),
+    "different experts": (only(0, 1, without=lambda layer, e: layer == e), Severity.ERROR),
+}
+KEYS = ["num_experts", "n_routed_experts", "num_local_experts"]
+
+
+def of_places(form: Form, places: list[tuple[int, int, str]]) -> list[Tensor]:
+    kept = {form.pattern.format(*place) + "." for place in places}
+    return [t for t in form.tensors() if not any(p in t.name for p in PROJECTIONS) or any(map(t.name.startswith, kept))]
+
+
+def config_of(root: Path, config: dict[str, object]) -> Path:
+    (root / "config.json").write_text(json.dumps({"model_type": "mini", **config}))
+    return root
+
+
+@pytest.mark.parametrize("name", ALL_BUT)
+@pytest.mark.parametrize("form", [MODEL_OPT, KIMI, replace(MODEL_OPT, is_csf=True)], ids=name_of)
+@pytest.mark.parametrize(
+    "pattern", ["model.layers.{}.mlp.experts.{}.{}", "blocks.{}.moe.expert-{}.{}", "l.{}.experts.{}.{}"]
+)
+def test_experts_that_the_config_states_are_there(name: str, form: Form, pattern: str, tmp_path: Path) -> None:
+    places, severity = ALL_BUT[name]
+    form = replace(form, pattern=pattern)
+    root = form.write(tmp_path / "x", of_places(form, places))
+    assert not open_checkpoint(root).incomplete
+    key = KEYS[len(name) % 3]
+    stated: list[dict[str, object]] = [{key: EXPERTS}, {"text_config": {key: EXPERTS}}]
+    for config in stated:
+        opened = open_checkpoint(config_of(root, config))
+        found = [p for p in opened.problems if p.code is Code.EXPERT_MISSING]
+        assert len(found) == opened.incomplete[Code.EXPERT_MISSING] > 0
+        assert {p.severity for p in found} == {severity}
+        assert all(f"{EXPERTS} ({key})" in p.problem for p in found)
+
+
+def test_missing_experts_are_named_by_every_command(tmp_path: Path) -> None:
+    form = replace(MODEL_OPT, is_csf=True)
+    root = config_of(form.write(tmp_path / "x", of_places(form, ALL_BUT["expert 1 of all layers"][0])), {KEYS[0]: 4})
+    said = "model.layers.0.mlp.experts has 3 experts, but config.json states 4 (num_experts): 1 is missing"
+    verified = run("verify", root)
+    assert verified.exit_code == 1
+    expanded = run("expand", root, tmp_path / "dense")
+    compressed_again = run("compress", tmp_path / "dense", tmp_path / "container", "--to", "container")
+    assert (expanded.exit_code, compressed_again.exit_code) == (0, 0)
+    container = run("stats", tmp_path / "container")
+    for done in (verified, expanded, compressed_again, container, run("stats", root)):
+        assert said in done.output
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"num_experts": 4}, {"num_experts": [4, 4]}, {"num_experts": None}, {"num_experts": 0}]
+)
+@pytest.mark.parametrize("form", FORMS, ids=name_of)
+def test_all_experts_are_enough(form: Form, config: dict[str, object], tmp_path: Path) -> None:
+    opened = open_checkpoint(config_of(form.write(tmp_path, form.tensors()), config))
+    assert [p for p in opened.problems if p.code in INCOMPLETE] == []
+
+
+def test_more_experts_than_stated_are_odd(tmp_path: Path) -> None:
+    opened = open_checkpoint(config_of(MODEL_OPT.write(tmp_path, MODEL_OPT.tensors()), {"num_experts": 3}))
+    assert {p.severity for p in opened.problems if p.code is Code.EXPERT_MISSING} == {Severity.WARNING}
+    assert not opened.incomplete
+
+
+def test_experts_that_are_not_quantised_count(tmp_path: Path) -> None:
+    tensors = of_places(MODEL_OPT, ALL_BUT["expert 2 of the only layer"][0])
+    tensors += plain(*(f"{EXPERT.format(0, 2, p)}.weight" for p in PROJECTIONS))
+    opened = open_checkpoint(config_of(MODEL_OPT.write(tmp_path, tensors), {"num_experts": EXPERTS}))
+    assert not opened.incomplete
+
+
+@pytest.mark.parametrize("form", [MODEL_OPT, KIMI, replace(KIMI, is_csf=True)], ids=name_of)
+@pytest.mark.parametrize("pattern", ["model.layers.{}.mlp.experts.{}.{}", "model.layers.{}.mlp{}.{}"])
+@pytest.mark.parametrize("lacking", ["up_proj", "down_proj", "gate_proj", "w1", "w2", "w3"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_projection_that_is_nowhere_is_missed(
+    form: Form, pattern: str, lacking: str, layers: int, tmp_path: Path
+) -> None:
+    """A block without a gate is sound: not every model has one."""
+    names = dict(zip(PROJECTIONS, ("w1", "w3", "w2"), strict=True)) if lacking[0] == "w" else {}
+    form = replace(form, pattern=pattern)
+    tensors = [
+        replace(t, name=t.name.replace(old, names.get(old, old)))
+        for t in form.tensors()
+        for old in PROJECTIONS
+        if old in t.name and f".{layers - 1}." >= f".{t.name.split('.')[2]}."
+    ]
+    root = form.write(tmp_path, [t for t in tensors if f".{lacking}." not in t.name])
+    opened = open_checkpoint(root)
+    has_gate = lacking not in ("gate_proj", "w1")
+    assert opened.incomplete == ({Code.COMPANION_MISSING: layers * EXPERTS} if has_gate else {})
+    assert ("although" in run("verify", root).output) == has_gate
+    other = plain(*(t.name.rpartition(".")[0].rpartition(".")[0] + f".{lacking}.weight" for t in tensors))
+    tensors = [t for t in tensors if f".{lacking}." not in t.name] + list({t.name: t for t in other}.values())
+    assert not open_checkpoint(form.write(tmp_path / "plain", tensors)).incomplete

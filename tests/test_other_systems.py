@@ -45,6 +45,7 @@ FOLDERS = {
     "/proc/self/mountinfo": "csf_tool.disk.appenders._MOUNTS",
     "/proc/self/fd": "csf_tool.running.forked._DESCRIPTORS",
     "/proc/self/task": "csf_tool.running.forked._THREADS",
+    "/proc/self/fd": "csf_tool.running.forked._DESCRIPTORS",
     "/dev/shm": "csf_tool.running.forked._SEMAPHORES",
     "/dev/nvidiactl": "csf_tool.devices._GPU_FILES",
     "/dev/dxg": "csf_tool.devices._GPU_FILES",

@@ -260,7 +260,11 @@ MESSAGES: dict[str, Output] = {
     "with one scale per … values, but NVFP4 has F8_E4M3 per 16, and MXFP4 F8_E8M0 per 32": stats(
         one_file(*[replace(t, dtype="U8") if t.name.endswith("weight_scale") else t for t in matrix("m", NVFP4, 1)])
     ),
+    "…, but a weight_scale_2 is a floating-point number": stats(
+        one_file(*[replace(t, dtype="I32") if t.name.endswith("weight_scale_2") else t for t in matrix("m", NVFP4, 1)])
+    ),
     "…, although its siblings have one": stats(changed(without("weight_scale_2"))),
+    "… has … experts, but … states …": stats(of(mini_dense, config({"num_experts": 4}))),
     "is stored as …, but the config says that it is FP4": stats(unquantised),
     "is missing, or is a link to a missing file": stats(of(mini_hf, gone(ONE))),
     "does not list this shard": stats(of(mini_hf, lambda root: write_shard(root / "more.safetensors", []))),

@@ -7,13 +7,17 @@ no sibling proves is a warning or nothing.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from csf_tool.checkpoint.fault import Fault
+from csf_tool.checkpoint.global_scales import unusable_global_scales
+from csf_tool.checkpoint.missing_experts import missing_experts, missing_projections
 from csf_tool.checkpoint.model import Checkpoint, DensePlane, Misfit, Stored
 from csf_tool.checkpoint.names import (
     GLOBAL_SCALES,
+    INPUT_SCALES,
     STREAM_MARK,
     WEIGHTS_OF_SCALE,
     Patterns,
@@ -21,7 +25,7 @@ from csf_tool.checkpoint.names import (
 )
 from csf_tool.checkpoint.numbered import numbered
 from csf_tool.checkpoint.planes import PACKED_DTYPES, weight_geometry
-from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.checkpoint.problems import Severity
 from csf_tool.checkpoint.scale_kinds import wrong_label
 from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat, nearest_format
 from csf_tool.codes import Code
@@ -31,8 +35,7 @@ from csf_tool.disk.reader import is_file
 _SCALES = tuple(WEIGHTS_OF_SCALE)
 _WEIGHTS = (".weight_packed", ".weight")
 _GLOBALS = GLOBAL_SCALES
-_INPUTS = (".input_scale", ".input_global_scale")
-"""Endings of the tensors beside a weight: ModelOpt's names, and those of compressed-tensors."""
+_INPUTS = INPUT_SCALES
 
 _FP4_DTYPES = (*PACKED_DTYPES, "F4")
 _SCALE_DTYPES = {dtype for fmt in FORMATS for dtype in fmt.dense_dtypes}
@@ -49,30 +52,19 @@ class _Sibling(NamedTuple):
     fmt: CsfFormat
 
 
-class _Fault(NamedTuple):
-    """A fault of one tensor: its kind, and its text."""
-
-    code: Code
-    text: str
-    row: int
-    severity: Severity = Severity.ERROR
-
-    def problem(self, stored: Stored) -> Problem:
-        """The problem of a checkpoint that it is."""
-        return Problem(self.text, self.code, stored.shards[self.row].name, stored.names[self.row], self.severity)
-
-
-def check_completeness(checkpoint: Checkpoint, stored: Stored) -> None:
+def check_completeness(checkpoint: Checkpoint, stored: Stored, configs: Mapping[str, Any]) -> None:
     """Note the tensors that a checkpoint lacks, and count them."""
-    if _is_complete(checkpoint, stored):
-        return
-    search = _Search(checkpoint, stored)
-    faults = list(search.misfits())
+    faults = unusable_global_scales(checkpoint, stored)
     if not _may_lie_elsewhere(checkpoint):
-        faults += [*search.without_scale(), *search.orphans(), *search.without_global(), *search.without_input()]
-        faults += search.halves()
+        faults += [*missing_experts(checkpoint, stored, configs), *missing_projections(checkpoint, stored)]
+    if not _is_complete(checkpoint, stored):
+        search = _Search(checkpoint, stored)
+        faults += search.misfits()
+        if not _may_lie_elsewhere(checkpoint):
+            faults += [*search.without_scale(), *search.orphans(), *search.without_global(), *search.without_input()]
+            faults += search.halves()
     checkpoint.problems += [fault.problem(stored) for fault in faults]
-    checkpoint.incomplete = dict(Counter(fault.code for fault in faults))
+    checkpoint.incomplete = dict(Counter(fault.code for fault in faults if fault.lacks))
 
 
 def _is_complete(checkpoint: Checkpoint, stored: Stored) -> bool:
@@ -192,7 +184,7 @@ class _Search:
 
     # What is wrong
 
-    def without_scale(self) -> Iterable[_Fault]:
+    def without_scale(self) -> Iterable[Fault]:
         """FP4 weights that have no block scale."""
         for module in sorted(self._packed.keys() - self._formats.keys()):
             row = self._packed[module]
@@ -200,12 +192,12 @@ class _Search:
                 continue
             if siblings := self._siblings_of(module, row):
                 text = f"has no block scale, but {siblings[0].module} has one: the values of this weight are lost"
-                yield _Fault(Code.WEIGHT_WITHOUT_SCALE, text, row)
+                yield Fault(Code.WEIGHT_WITHOUT_SCALE, text, row)
             elif module in self._with_global:
                 text = "has a global scale but no block scale: the values of this weight are lost"
-                yield _Fault(Code.WEIGHT_WITHOUT_SCALE, text, row)
+                yield Fault(Code.WEIGHT_WITHOUT_SCALE, text, row)
 
-    def misfits(self) -> Iterable[_Fault]:
+    def misfits(self) -> Iterable[Fault]:
         """Block scales beside FP4 weights that are not of their shape or dtype."""
         for ending in _SCALES:
             rows = self._stored.rows_of(ending)
@@ -222,7 +214,7 @@ class _Search:
                 self._checkpoint.misfits.append(Misfit(plane, fault.text))
                 yield fault
 
-    def _misfit(self, module: str, scale: int, weight: int) -> _Fault | None:
+    def _misfit(self, module: str, scale: int, weight: int) -> Fault | None:
         dtype, shape = self._stored.dtypes[scale], self._stored.shapes[scale]
         if siblings := self._siblings_of(module, weight):
             return self._beside_siblings(siblings, scale, weight)
@@ -232,28 +224,28 @@ class _Search:
         k = packed if self._stored.dtypes[weight] == "F4" else 2 * packed
         group = k // shape[1] if shape[0] == rows and shape[1] and not k % shape[1] else 0
         if group in {fmt.group_size for fmt in FORMATS}:
-            return _Fault(Code.SCALE_LABEL, wrong_label(dtype, group), scale, Severity.WARNING)
+            return Fault(Code.SCALE_LABEL, wrong_label(dtype, group), scale, Severity.WARNING)
         if group or dtype == "U8":
             return None  # it may be another tool's format
         return self._of_wrong_shape(nearest_format(dtype), scale, weight, Severity.WARNING)
 
-    def _beside_siblings(self, siblings: list[_Sibling], scale: int, weight: int) -> _Fault:
+    def _beside_siblings(self, siblings: list[_Sibling], scale: int, weight: int) -> Fault:
         dtype, formats = self._stored.dtypes[scale], [sibling.fmt for sibling in siblings]
         for fmt in formats:
             geometry = weight_geometry(self._stored[weight], fmt, [])
             if geometry and self._stored.shapes[scale] == (geometry.rows, geometry.cols):
                 text = f"is {dtype}, but {fmt.title} scales are {'/'.join(fmt.dense_dtypes)}"
-                return _Fault(Code.SCALE_LABEL, text, scale)
+                return Fault(Code.SCALE_LABEL, text, scale)
         fmt = next((fmt for fmt in formats if dtype in fmt.dense_dtypes), formats[0])
         return self._of_wrong_shape(fmt, scale, weight, Severity.ERROR)
 
-    def _of_wrong_shape(self, fmt: CsfFormat, scale: int, weight: int, severity: Severity) -> _Fault:
+    def _of_wrong_shape(self, fmt: CsfFormat, scale: int, weight: int, severity: Severity) -> Fault:
         geometry = weight_geometry(self._stored[weight], fmt, [])
         shape = "x".join(map(str, self._stored.shapes[scale])) or "one number"
         wants = f"{geometry.rows}x{geometry.cols}" if geometry else f"groups of {fmt.group_size}"
-        return _Fault(Code.SCALE_SHAPE, f"scale is {shape}, but its weight needs {wants}", scale, severity)
+        return Fault(Code.SCALE_SHAPE, f"scale is {shape}, but its weight needs {wants}", scale, severity)
 
-    def orphans(self) -> Iterable[_Fault]:
+    def orphans(self) -> Iterable[Fault]:
         """Block scales whose weight is missing or holds no FP4 codes, and global scales without either."""
         stored = self._stored
         table, lone = self._checkpoint.plane_table, self._formats.keys() - self._packed.keys()
@@ -278,7 +270,7 @@ class _Search:
             if module not in known
         }
 
-    def _of_no_weight(self, found: dict[str, int]) -> Iterable[_Fault]:
+    def _of_no_weight(self, found: dict[str, int]) -> Iterable[Fault]:
         stored = self._stored
         whole = self._pattern_set(self._packed.keys() & self._formats.keys())
         for module in sorted(found):
@@ -294,7 +286,7 @@ class _Search:
             siblings = ", although its siblings have one" if is_proved and not dtype else ""
             text = f"is a scale without a weight: {why}{siblings}"
             severity = Severity.ERROR if is_proved else Severity.WARNING
-            yield _Fault(Code.SCALE_WITHOUT_WEIGHT, text, found[module], severity)
+            yield Fault(Code.SCALE_WITHOUT_WEIGHT, text, found[module], severity)
 
     @cached_property
     def _held_otherwise(self) -> set[str]:
@@ -310,7 +302,7 @@ class _Search:
             if stored.dtypes[row] in integers
         }
 
-    def without_global(self) -> Iterable[_Fault]:
+    def without_global(self) -> Iterable[Fault]:
         """NVFP4 weights that have no global scale."""
         have = self._with_global
         if not have:
@@ -329,30 +321,28 @@ class _Search:
             whose = "its siblings" if is_proved else "other weights of this checkpoint"
             text = f"has no global scale ({' or '.join(name[1:] for name in names)}), although {whose} have one"
             if not self._is_named(module, names):
-                yield _Fault(Code.COMPANION_MISSING, text, row, severity)
+                yield Fault(Code.COMPANION_MISSING, text, row, severity)
 
-    def without_input(self) -> Iterable[_Fault]:
+    def without_input(self) -> Iterable[Fault]:
         """FP4 weights without an input scale, where their siblings and others in their block have one."""
-        for ending in _INPUTS:
-            have = self._stored.rows_of(ending).keys()
-            if not have:
-                continue
-            whole = self._packed.keys() & self._formats.keys()
-            lacking = whole - have
-            if not lacking:
-                continue
-            units = {(self._unit(module), self._formats[module]) for module in have & whole}
-            patterns = self._pattern_set(have & whole)
-            for module in sorted(lacking):
-                if (self._unit(module), self._formats[module]) in units and self._pattern(module) in patterns:
-                    text = f"has no {ending[1:]}, although its siblings have one"
-                    if not self._is_named(module, [ending]):
-                        yield _Fault(Code.COMPANION_MISSING, text, self._packed[module], Severity.WARNING)
+        names = [ending for ending in _INPUTS if self._stored.rows_of(ending)]
+        have = {module for ending in names for module in self._stored.rows_of(ending)}
+        whole = self._packed.keys() & self._formats.keys()
+        lacking = whole - have if have else ()
+        if not lacking:
+            return
+        units = {(self._unit(module), self._formats[module]) for module in have & whole}
+        patterns = self._pattern_set(have & whole)
+        for module in sorted(lacking):
+            if (self._unit(module), self._formats[module]) in units and self._pattern(module) in patterns:
+                text = f"has no {' or '.join(name[1:] for name in names)}, although its siblings have one"
+                if not self._is_named(module, names):
+                    yield Fault(Code.COMPANION_MISSING, text, self._packed[module], Severity.WARNING)
 
     def _is_named(self, module: str, endings: Iterable[str]) -> bool:
         return any(module + ending in self._named for ending in endings)
 
-    def halves(self) -> Iterable[_Fault]:
+    def halves(self) -> Iterable[Fault]:
         """Experts that lack a projection that the others of their layer have."""
         numbers = Counter(self._checkpoint.plane_table.projections + self._checkpoint.dense_table.projections)
         if len(set(numbers.values())) < 2:
@@ -366,7 +356,7 @@ class _Search:
         for experts in by_group.values():
             yield from self._half_experts(experts)
 
-    def _half_experts(self, experts: dict[str, dict[str, int]]) -> Iterable[_Fault]:
+    def _half_experts(self, experts: dict[str, dict[str, int]]) -> Iterable[Fault]:
         usual = Counter(projection for expert in experts.values() for projection in expert)
         wanted = {projection for projection, number in usual.items() if 2 * number > len(experts)}
         for expert, projections in experts.items():
@@ -374,4 +364,4 @@ class _Search:
                 module = f"{expert}.{projection}"
                 if not self._is_named(module, _WEIGHTS) and not self._has_scale(module):
                     text = f"its expert has no {projection}, although the others of its layer have one"
-                    yield _Fault(Code.COMPANION_MISSING, text, min(projections.values()))
+                    yield Fault(Code.COMPANION_MISSING, text, min(projections.values()))

@@ -1,11 +1,14 @@
 """Comparison of all lists of names in a checkpoint: shards, index, manifest, contract, receipts and config."""
 
+from typing import Any
+
 from csf_tool.checkpoint.completeness import check_completeness
 from csf_tool.checkpoint.config import (
     CONFIG_FILES,
     Recipe,
     covering_recipe,
     deciding_config,
+    load_config,
     recipes,
     recipes_in_use,
     repeated_recipe,
@@ -34,9 +37,12 @@ def cross_check(checkpoint: Checkpoint, stored: Stored, *, index_agrees: bool = 
         _compare_index(checkpoint, stored)
     checkpoint.layout.cross_check(checkpoint, stored)
     # The config beside a single file describes other files as well.
-    if not checkpoint.layout.keeps_dense_files and is_folder(checkpoint.path):
-        _compare_recipes(checkpoint, stored)
-    check_completeness(checkpoint, stored)
+    configs: dict[str, Any] = {}
+    if checkpoint.layout.keeps_dense_files:
+        configs = {CONFIG_FILES[0]: load_config(checkpoint.layout.model_root)}
+    elif is_folder(checkpoint.path):
+        configs = _compare_recipes(checkpoint, stored)
+    check_completeness(checkpoint, stored, configs)
     return checkpoint
 
 
@@ -83,8 +89,12 @@ def _compare_index(checkpoint: Checkpoint, stored: Stored) -> None:
             problems.warn(not_listed, Code.INDEX_LACKS_TENSOR, stored.shards[row].name, name)
 
 
-def _compare_recipes(checkpoint: Checkpoint, stored: Stored) -> None:
-    """Compare the config's recipes with the streams: a reader finds CSF planes by the recipes alone."""
+def _compare_recipes(checkpoint: Checkpoint, stored: Stored) -> dict[str, Any]:
+    """Compare the config's recipes with the streams: a reader finds CSF planes by the recipes alone.
+
+    Returns:
+        The configs.
+    """
     csf_modules = checkpoint.plane_table.modules
     configs = {}
     for name in CONFIG_FILES:
@@ -107,6 +117,7 @@ def _compare_recipes(checkpoint: Checkpoint, stored: Stored) -> None:
             _compare_recipe_file(checkpoint, name, found, csf_modules)
     warn_of_contradictions(checkpoint.problems, configs, checkpoint.formats)
     compare_precision(checkpoint, stored, configs)
+    return configs
 
 
 def _compare_recipe_file(checkpoint: Checkpoint, name: str, found: list[Recipe], csf_modules: list[str]) -> None:

@@ -19,6 +19,9 @@ WEIGHTS_OF_SCALE = {
 GLOBAL_SCALES = (".weight_scale_2", ".weight_global_scale")
 """Endings of the names of scales of block scales: ModelOpt's, and that of compressed-tensors."""
 
+INPUT_SCALES = (".input_scale", ".input_global_scale")
+"""Endings of the names of scales of activations: ModelOpt's, and that of compressed-tensors."""
+
 SCALE_SUFFIXES = tuple(WEIGHTS_OF_SCALE)
 """Suffixes of the names that block scales have."""
 

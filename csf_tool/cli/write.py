@@ -1,5 +1,6 @@
 """Commands that write another checkpoint."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -70,15 +71,21 @@ def finish(
     from csf_tool.report.convert import convert_report
     from csf_tool.report.expand import expand_report
     from csf_tool.write.compress import Compressed
+    from csf_tool.write.consume import consumed_result
+    from csf_tool.write.consumed import as_result
     from csf_tool.write.convert import Converted
     from csf_tool.write.expand import Expanded
     from csf_tool.write.finish import finish as run
     from csf_tool.write.finish import require_all_shards
 
+    reports: dict[type, Any] = {Expanded: expand_report, Compressed: compress_report, Converted: convert_report}
+    if consumed := consumed_result(Path(checkpoint), destination):
+        note(f"{destination} is already complete, and the shards of {checkpoint} are gone")
+        show(as_result(*consumed), written_document, lambda _: [], as_json)
+        return 0
     opened = open_argument(checkpoint, all_shards=all_shards)
     done = run(opened, destination, make_encoder(device), make_decoder(device), Silent())
     require_all_shards(done)
-    reports: dict[type, Any] = {Expanded: expand_report, Compressed: compress_report, Converted: convert_report}
     show(done, written_document, reports[type(done)], as_json)
     return 0
 

@@ -14,6 +14,9 @@ OWN_FOLDER = ".csf-tool"
 CLOSING = ".csf-tool.closing"
 """The journal's folder in a destination, and the journal's description while a run that is over removes it."""
 
+CONSUMED_NOTE = ".csf-tool.consumed"
+"""The note in a source whose shards were removed, where its file system has no extended attributes."""
+
 DESCRIPTION = "journal.json"
 """The file in the journal's folder that describes the run."""
 
@@ -27,7 +30,7 @@ PARTIAL = re.compile(r"\..*\.(?P<host>[^.]*)-(?P<process>\d+)-[0-9a-f]{8}\.parti
 
 def is_own(name: str) -> bool:
     """Whether a relative path is one that csf-tool keeps for itself; some systems do not tell cases apart."""
-    return name.partition("/")[0].casefold() in (OWN_FOLDER, CLOSING) or is_partial(Path(name))
+    return name.partition("/")[0].casefold() in (OWN_FOLDER, CLOSING, CONSUMED_NOTE) or is_partial(Path(name))
 
 
 def is_partial(path: Path) -> bool:

@@ -36,11 +36,21 @@ def file_size(path: Path, name: str) -> int:
     """
     try:
         status = path.stat()
+        is_file = stat.S_ISREG(status.st_mode)
+        has_more = is_file and not status.st_size and bool(_first_byte(path))
     except OSError as error:
         raise reading_fault(name, error) from error
-    if not stat.S_ISREG(status.st_mode):
+    if not is_file:
         raise CheckpointError("is not a file, but a folder, a pipe or a device", Code.NOT_A_FILE, name)
+    if has_more:
+        problem = "has no bytes by its size, but content: the system makes it while it is read, as those in /proc"
+        raise CheckpointError(problem, Code.NOT_A_FILE, name)
     return status.st_size
+
+
+def _first_byte(path: Path) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        return file.read(1) or b""
 
 
 def drop_cache(fd: int, begin: int, end: int) -> None:

@@ -22,7 +22,7 @@ from csf_tool.disk.reader import RandomReader, drop_cache, exists
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.text import escape
 from csf_tool.write.dry_run import DryRun
-from csf_tool.write.finished import finished_run, is_as_noted
+from csf_tool.write.finished import PLACE, consuming_run, finished_run, is_as_noted
 from csf_tool.write.journal import Journal, Record, consumed_shards, is_complete
 from csf_tool.write.output import OutputShard
 from csf_tool.write.run import Run, Written
@@ -91,13 +91,15 @@ def last_to_remove(source: Path, destination: Path, operation: str, options: Map
             a shard in `source` is not the one that the run has read.
     """
     if not is_complete(destination):
-        noted = finished_run(destination)
-        if noted.get("root") != source_root(source) or _has_shards(source) or not names_in(destination):
+        noted = _note_of(source, destination)
+        if not noted:
             return None
         _require_such(Run.parse(noted), source, destination, operation, options)
-        if not is_as_noted(destination):
+        if not is_as_noted(destination, noted):
             problem = f"was made of {source}, whose shards are gone, and is not as that run has left it"
             problem += ": a file was added or removed, or has another size"
+            if (place := noted.get(PLACE)) not in (None, escape(str(destination.resolve()))):
+                problem = f"is not what was made of {source}: that is {place}, and its shards are gone"
             raise UsageError(problem, Code.LOST_OUTPUT, str(destination))
         return []
     _require_such(Journal(destination).run(), source, destination, operation, options)
@@ -111,6 +113,27 @@ def last_to_remove(source: Path, destination: Path, operation: str, options: Map
             problem = f"is not the shard that {destination} was made from: nothing was removed"
             raise UsageError(problem, file=str(source / name))
     return [name for name in consumed if _status(source / name)]
+
+
+def _note_of(source: Path, destination: Path) -> dict[str, Any]:
+    """The note of the run that removed the shards of `source`, in its result or in the source; empty where none is."""
+    if _has_shards(source) or not names_in(destination):
+        return {}
+    noted = finished_run(destination) or consuming_run(source)
+    return noted if noted.get("root") == source_root(source) else {}
+
+
+def consumed_result(source: Path, destination: Path) -> tuple[Run, Written] | None:
+    """The run that removed the shards of `source`, and its result, which is complete; None where there is none.
+
+    Raises:
+        As `last_to_remove`.
+    """
+    if is_complete(destination) or not (noted := _note_of(source, destination)):
+        return None
+    run = Run.parse(noted)
+    last_to_remove(source, destination, run.operation, run.options)
+    return run, Written(source=str(source), destination=str(destination), was_complete=True)
 
 
 def _require_such(run: Run | None, source: Path, destination: Path, operation: str, options: Mapping[str, Any]) -> None:
@@ -205,6 +228,7 @@ class Consumer:
         names = list(self._needed_by)
         self._record(names)
         self._journal.complete()
+        self._journal.note_consumed()
         self._remove(names)
 
     def _record(self, names: list[str]) -> None:

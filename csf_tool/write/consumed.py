@@ -7,7 +7,7 @@ from csf_tool.choices import Target
 from csf_tool.write.compress import Compressed
 from csf_tool.write.convert import Converted
 from csf_tool.write.expand import Expanded
-from csf_tool.write.run import Written
+from csf_tool.write.run import Run, Written
 from csf_tool.write.targets import TARGETS
 
 
@@ -25,3 +25,10 @@ def as_compressed(done: Written) -> Compressed:
 def as_converted(done: Written, to: Target) -> Converted:
     """The result of `convert`."""
     return Converted(**vars(done), target=to)
+
+
+def as_result(run: Run, done: Written) -> Expanded | Compressed | Converted:
+    """The result of whichever operation it was."""
+    if run.operation == "convert":
+        return as_converted(done, Target(run.options["to"]))
+    return as_compressed(done) if run.operation == "compress" else as_expanded(done)

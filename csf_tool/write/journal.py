@@ -37,7 +37,7 @@ from csf_tool.disk.paths import names_in, relative_files
 from csf_tool.disk.reader import exists, is_file, is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.write.destination import Destination
-from csf_tool.write.finished import note_finished
+from csf_tool.write.finished import note_consumed, note_finished
 from csf_tool.write.journal_lock import acquire_lock, make_lock
 from csf_tool.write.run import MAY_DIFFER, Run
 
@@ -259,6 +259,12 @@ class Journal:
         """Note that every file is finished, before the last source shards are removed."""
         if not is_complete(self._destination):
             self._folder.write(_COMPLETE, b"")
+
+    def note_consumed(self) -> None:
+        """Note in the source, whose last shards are about to go, what was made of it."""
+        run = self.run()
+        if run and run.root:
+            note_consumed(Path(run.root), self._destination, run.describe())
 
     def close(self) -> None:
         """Remove the journal of the complete run, and partial files of workers that died.

@@ -1,8 +1,11 @@
 """The same command over what it has written: it is called complete only while all of it is there."""
 
+import errno
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -101,6 +104,47 @@ def test_a_result_whose_source_is_gone(copied: Copied, tmp_path: Path, name: str
             (out / file).write_bytes(content)
     assert "is already complete" in done(name, source, out, *CONSUME).stderr
     assert "--recheck" not in done(name, source, out, *CONSUME, "--dry-run").stdout
+
+
+@every_operation
+@pytest.mark.parametrize("way", ["copied", "no attributes", "neither"])
+def test_a_source_says_itself_what_its_shards_became(
+    copied: Copied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, way: str
+) -> None:
+    """The result's own note is lost by a copy, and is nowhere on file systems without extended attributes."""
+    source, out, other = copied(OPERATIONS[name][0]), tmp_path / "out", tmp_path / "other"
+    if way != "copied":
+
+        def refuse(*_: object, **__: object) -> NoReturn:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+        monkeypatch.setattr("os.setxattr", refuse)
+        monkeypatch.setattr("os.getxattr", refuse)
+    if way == "neither":
+        monkeypatch.delattr("os.setxattr")
+        monkeypatch.delattr("os.getxattr")
+    done(name, source, out, *CONSUME)
+    if way == "copied":
+        forget(out)
+    shutil.copytree(out, other)
+    finish = ("finish", str(source), str(out), "--device", "cpu")
+    for result in (done(name, source, out, *CONSUME), CliRunner().invoke(app, finish)):
+        assert (result.exit_code, "is already complete, and the shards of" in result.stderr) == (0, True)
+    assert run(name, source, other, *CONSUME).exit_code == 0
+    (other / "notes.txt").write_text("mine")
+    elsewhere = run(name, source, other, *CONSUME)
+    assert (elsewhere.exit_code, f"is not what was made of {source}: that is {out}," in elsewhere.stderr) == (2, True)
+    (out / shards(out)[0]).unlink()
+    for result in (run(name, source, out, *CONSUME), CliRunner().invoke(app, finish)):
+        assert (result.exit_code, "is not as that run has left it" in result.stderr) == (2, True)
+
+
+def test_a_result_whose_shards_were_consumed_keeps_its_own_note(copied: Copied, tmp_path: Path) -> None:
+    source, dense, again = copied(OPERATIONS["expand hf"][0]), tmp_path / "dense", tmp_path / "again"
+    done("expand hf", source, dense)
+    note = os.getxattr(dense, "user.csf_tool.run")
+    done("compress hf", dense, again, *CONSUME)
+    assert os.getxattr(dense, "user.csf_tool.run") == note
 
 
 def other_commands(source: Path, out: Path) -> dict[str, Result]:
