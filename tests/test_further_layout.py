@@ -15,10 +15,10 @@ from huggingface_hub import snapshot_download
 import csf_tool
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.layout import Folder, Layout
-from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.choices import CompressTo
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import NumpyDecoder

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from csf_tool.api.calling import OnProgress, Source, number_of_jobs, opened, progress_to, public
 from csf_tool.arguments import as_names, as_path
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.published import StatedOrigin
 from csf_tool.choices import CompressTo, Target
 from csf_tool.coders.decoder import make_decoder

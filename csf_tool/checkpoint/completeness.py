@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Misfit, Stored
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import (
     GLOBAL_SCALES,
     STREAM_MARK,
@@ -20,9 +20,11 @@ from csf_tool.checkpoint.names import (
     is_stream_suffix,
 )
 from csf_tool.checkpoint.numbered import numbered
+from csf_tool.checkpoint.plane_tables import DensePlane, Misfit
 from csf_tool.checkpoint.planes import PACKED_DTYPES, weight_geometry
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.checkpoint.scale_kinds import wrong_label
+from csf_tool.checkpoint.stored import Stored
 from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat, nearest_format
 from csf_tool.codes import Code
 from csf_tool.disk.paths import names_in

@@ -6,12 +6,13 @@ The list is the index. Without one it is the header of `model.safetensors`, whic
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.index import Index, is_index_name
-from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.names import dense_name
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.checkpoint.renamed import renamed_copies
 from csf_tool.checkpoint.shard_headers import prepare, read_shard
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.paths import names_in

@@ -3,9 +3,9 @@
 import shlex
 from dataclasses import replace
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.downloads import NOTES
 from csf_tool.checkpoint.hub_cache import Snapshot, advise_download
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import known_origin
 from csf_tool.codes import Code
 from csf_tool.disk.reader import is_file, is_folder

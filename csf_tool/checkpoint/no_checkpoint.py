@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from csf_tool.checkpoint.causes import lines_of
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.hub_cache import advise_download, repositories_in
@@ -10,7 +11,6 @@ from csf_tool.checkpoint.index import INDEX_SUFFIX
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.layout import Layout
 from csf_tool.checkpoint.left_aside import SINGLE_FILE
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.packages import OTHER_WEIGHTS, other_weights
 from csf_tool.checkpoint.ranks import folders_of_ranks
 from csf_tool.codes import Code

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.layout import Cause
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import SUMS_FILES
 from csf_tool.disk.own_files import is_own
 from csf_tool.disk.paths import is_hidden, names_in

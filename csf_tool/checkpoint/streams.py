@@ -10,7 +10,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.model import AnyPlane, Located, Plane, Shard
+from csf_tool.checkpoint.plane_tables import AnyPlane, Plane
+from csf_tool.checkpoint.stored import Located, Shard
 from csf_tool.closing import Closing
 from csf_tool.codec import reference
 from csf_tool.codec.reference import StreamFault

@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 
 from csf_tool.arguments import as_names, check_type
-from csf_tool.checkpoint.model import AnyPlane, Checkpoint, DensePlane, Plane
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import Role, natural_key, role_of
+from csf_tool.checkpoint.plane_tables import AnyPlane, DensePlane, Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.encoder import make_encoder, read_scales
 from csf_tool.codes import Code

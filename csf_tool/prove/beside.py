@@ -2,9 +2,9 @@
 
 from pathlib import PurePosixPath
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.layout import is_licence
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import SUMS_FILES
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.own_files import is_own

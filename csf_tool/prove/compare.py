@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from csf_tool.checkpoint.logical import LogicalTensor
-from csf_tool.checkpoint.model import Located, Plane, Shard
+from csf_tool.checkpoint.plane_tables import Plane
+from csf_tool.checkpoint.stored import Located, Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.closing import Closing
 from csf_tool.disk.reader import CHUNK_BYTES

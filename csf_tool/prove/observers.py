@@ -5,7 +5,8 @@ from typing import Protocol
 import numpy as np
 
 from csf_tool.checkpoint.logical import LogicalShard, LogicalTensor
-from csf_tool.checkpoint.model import Plane, Shard
+from csf_tool.checkpoint.plane_tables import Plane
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codes import Code, Finding
 from csf_tool.disk.hashing import Hashing

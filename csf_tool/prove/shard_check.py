@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.logical import LogicalShard, LogicalTensor
-from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.names import SCALE_SUFFIXES
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.problems import Problem
+from csf_tool.checkpoint.stored import Located, Shard
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.coded import CodedPlane

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.index import INDEX_NAME, MAP_KEY, Index, is_index_name, read_index
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.marks import strip_encoding
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.codes import Code, Finding

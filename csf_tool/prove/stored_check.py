@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.index import MAP_KEY, read_index
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, errors, warnings
 from csf_tool.checkpoint.published import damaged_evidence, mixed_revisions
 from csf_tool.codes import Code

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from csf_tool.cancel import CancelToken
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.logical import LogicalShard, logical_tensors, original_shard, own_shards, require_new
-from csf_tool.checkpoint.model import Checkpoint, Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.checkpoint.published import hash_list, published_hashes
 from csf_tool.codec.formats import CsfFormat

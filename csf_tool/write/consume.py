@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.known_layouts import LAYOUTS
-from csf_tool.checkpoint.model import Checkpoint, Shard
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.new_file import lock, sync_folder

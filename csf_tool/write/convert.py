@@ -10,14 +10,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES, model_type, serving_config
 from csf_tool.checkpoint.index import INDEX_NAME, index_document, read_index
 from csf_tool.checkpoint.logical import LogicalShard, Range, logical_index, logical_tensors, new_index, own_shards
 from csf_tool.checkpoint.marks import mark_encoding, strip_encoding
-from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import SideFile, beside, config_files, rewritten_configs
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.tied import tied_names
 from csf_tool.choices import Target

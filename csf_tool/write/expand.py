@@ -4,12 +4,13 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES, mentions_encoding
 from csf_tool.checkpoint.index import INDEX_NAME, read_index
 from csf_tool.checkpoint.layout import Cause, is_licence
 from csf_tool.checkpoint.logical import LogicalShard, logical_index, logical_shards, new_index
 from csf_tool.checkpoint.marks import strip_encoding
-from csf_tool.checkpoint.model import Checkpoint, Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.problems import Problem, Severity, errors
 from csf_tool.checkpoint.side_files import Beside, SideFile, beside, config_files, covered_files, rewritten_configs
 from csf_tool.coders.decoder import Decoder

@@ -6,8 +6,9 @@ from fnmatch import fnmatchcase
 from math import prod
 from types import MappingProxyType
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.experts import USUAL, Experts
-from csf_tool.checkpoint.model import Checkpoint, DensePlane
+from csf_tool.checkpoint.plane_tables import DensePlane
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, nearest_format
 
 _REASONS = 3

@@ -15,7 +15,7 @@ import safetensors
 import torch
 
 from csf_tool.checkpoint.logical import LogicalTensor, logical_tensors
-from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.dtypes import DTYPES
 from csf_tool.errors import CsfToolError
 from csf_tool.loading.tensors import opened

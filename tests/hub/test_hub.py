@@ -12,7 +12,7 @@ from huggingface_hub import snapshot_download
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import warnings
 from csf_tool.checkpoint.side_files import beside

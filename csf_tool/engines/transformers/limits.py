@@ -14,7 +14,7 @@ from transformers import __version__
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from csf_tool.checkpoint.config import load_config, quantization_config
-from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.codec.formats import NVFP4
 from csf_tool.errors import CsfToolError
 
