@@ -207,4 +207,4 @@ def test_an_sglang_with_other_functions_is_left_as_it_is(
 def test_versions(sglang: None, version: str, is_tested: bool) -> None:
     from csf_tool.engines.sglang import versions
 
-    assert versions.is_tested(version) is is_tested
+    assert versions.TESTED.includes(version) is is_tested

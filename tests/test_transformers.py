@@ -15,6 +15,7 @@ from transformers import modeling_utils
 
 import csf_tool.engines.transformers as plugin
 from csf_tool.choices import CompressTo
+from csf_tool.engines import version_range
 from csf_tool.engines.transformers import limits
 from csf_tool.engines.transformers.file import CsfFile
 from csf_tool.errors import CheckpointError, StreamError, UsageError
@@ -27,7 +28,7 @@ DEQUANTIZED = {"quantization_config": transformers.CompressedTensorsConfig(dequa
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    limits._warn.cache_clear()
+    version_range.warn_once.cache_clear()
     plugin.install()
     yield
     plugin.uninstall()
@@ -209,7 +210,7 @@ def test_it_is_undone_and_done_again() -> None:
     [("5.0.0", True), ("5.24.0", True), ("5.24.0.dev0", True), ("4.57.6", False), ("5.99.0", False), ("x", False)],
 )
 def test_versions(version: str, is_tested: bool) -> None:
-    assert limits.is_tested(version) is is_tested
+    assert limits.TESTED.includes(version) is is_tested
 
 
 def test_an_untested_version_is_said_once(

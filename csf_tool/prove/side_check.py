@@ -30,9 +30,9 @@ from csf_tool.disk.reader import (
     read_document,
 )
 from csf_tool.errors import CheckpointError
-from csf_tool.prove.beside import all_files, files_beside, folders_like_files, is_far
 from csf_tool.prove.compare import same_bytes
 from csf_tool.prove.json_values import Document, difference, parse_values
+from csf_tool.prove.runtime_files import all_files, folders_like_files, is_far, runtime_files
 
 _MISSING = Finding("missing; the reference has it", Code.REFERENCE_NAMES)
 _SURPLUS = Finding("the reference does not have it", Code.REFERENCE_NAMES)
@@ -51,7 +51,7 @@ def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
     """
     found = Problems()
     known = {problem.file for problem in checkpoint.problems} | {shard.name for shard in checkpoint.shards}
-    beside = set(files_beside(checkpoint).values())
+    beside = set(runtime_files(checkpoint).values())
     for name in all_files(checkpoint):
         path = checkpoint.root / name
         if name in known or is_far(checkpoint, name) or is_folder(path):  # a link to a folder is not followed
@@ -139,7 +139,7 @@ def compare_side_files(
     if is_file(checkpoint.path) or is_file(reference.path):
         return found
     sides = checkpoint, reference
-    ours, theirs = (_wanted(files_beside(side), shards_only) for side in sides)
+    ours, theirs = (_wanted(runtime_files(side), shards_only) for side in sides)
     folder = checkpoint.layout.model_root.relative_to(checkpoint.root)
     aside = {*checkpoint.aside, *reference.aside}
     for name in sorted({*ours, *theirs} - {shard.name for side in sides for shard in side.shards}):

@@ -5,7 +5,7 @@ from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.codes import Code
 from csf_tool.disk.reader import is_file
-from csf_tool.prove.beside import is_far
+from csf_tool.prove.runtime_files import is_far
 from csf_tool.prove.verdict import Check, Verified
 from csf_tool.text import count
 

@@ -13,7 +13,7 @@ from csf_tool.disk.hashing import PublishedHash, hash_faults
 from csf_tool.disk.json_files import parse_json
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError, CsfToolError
-from csf_tool.prove.beside import is_far
+from csf_tool.prove.runtime_files import is_far
 from csf_tool.prove.verdict import Check, StoredCheck
 from csf_tool.text import count, counted
 

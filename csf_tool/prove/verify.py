@@ -20,11 +20,11 @@ from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Amount, Progress, SharedProgress
-from csf_tool.prove.beside import FETCHED_SUFFIXES, is_far, unclaimed_files
 from csf_tool.prove.compare import mismatch
 from csf_tool.prove.coverage import Coverage
 from csf_tool.prove.next_steps import known_download
 from csf_tool.prove.options import VerifyOptions, chosen_shards, require_another, require_same_origin
+from csf_tool.prove.runtime_files import FETCHED_SUFFIXES, is_far, unclaimed_files
 from csf_tool.prove.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
 from csf_tool.prove.side_check import check_side_files, compare_formats, compare_side_files
 from csf_tool.prove.size_check import check_sizes

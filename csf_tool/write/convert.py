@@ -17,7 +17,7 @@ from csf_tool.checkpoint.logical import LogicalShard, Range, logical_index, logi
 from csf_tool.checkpoint.marks import mark_encoding, strip_encoding
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
-from csf_tool.checkpoint.side_files import SideFile, beside, config_files, rewritten_configs
+from csf_tool.checkpoint.side_files import SideFile, carried_files, config_files, rewritten_configs
 from csf_tool.checkpoint.stored import Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.tied import tied_names
@@ -172,7 +172,7 @@ def _output(
     if not layout.keeps_dense_files:  # readers that go by recipes expect fixed streams in slabs
         slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in checkpoint.planes}
     shards = [_copied_shard(s, layout.stored_name(s.file), layout.marks(facts.fmts), slabs) for s in checkpoint.shards]
-    found = beside(checkpoint)
+    found = carried_files(checkpoint)
 
     def tensors() -> Tensors:
         if not layout.keeps_dense_files:
@@ -259,7 +259,7 @@ def _dense_index(checkpoint: Checkpoint, target: TargetLayout, earlier: Earlier)
 
 def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -> Output:
     root = options.checkpoint_root or str(checkpoint.root.resolve())
-    found = beside(checkpoint)
+    found = carried_files(checkpoint)
     files, [fmt] = found.files, facts.fmts
     for file in config_files(checkpoint):
         content = None

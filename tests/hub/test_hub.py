@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import warnings
-from csf_tool.checkpoint.side_files import beside
+from csf_tool.checkpoint.side_files import carried_files
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
 from csf_tool.hub import ranges as hub_ranges
 from csf_tool.hub import remote_file
@@ -113,7 +113,7 @@ def test_a_single_file_goes_before_the_index_of_a_variant(hub: Hub, sample: Samp
     for checkpoint in (opened("org/two"), open_checkpoint(folder)):
         assert [shard.name for shard in checkpoint.shards] == ["model.safetensors"]
         assert (checkpoint.index, checkpoint.index_name, checkpoint.lacking) == (None, None, [])
-        assert [file.name for file in beside(checkpoint).files] == [variant]
+        assert [file.name for file in carried_files(checkpoint).files] == [variant]
 
 
 def test_a_header_takes_two_ranges_of_exactly_its_bytes(hub: Hub, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def folders_like_files(checkpoint: Checkpoint) -> list[str]:
     return sorted(name for name in inside if not is_hidden(name))
 
 
-def files_beside(checkpoint: Checkpoint) -> dict[str, str]:
+def runtime_files(checkpoint: Checkpoint) -> dict[str, str]:
     """Paths of the model's files that a runtime may read, by their names in the dense checkpoint.
 
     The shards and their index are left out.
