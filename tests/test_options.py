@@ -74,7 +74,7 @@ def test_arguments_that_are_missing_or_too_many(name: str) -> None:
     if name in ("stats", "verify"):
         return  # which take several
     assert mistake(name, *most, "more").startswith(f"more: one argument too many: {name} takes ")
-    assert mistake(name, *most, "more", "and", "more").startswith("more (and 2 more): one argument too many")
+    assert mistake(name, *most, "more", "and", "more").startswith("more and 2 more: one argument too many")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codes import SUPERFLUOUS, Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.prove.next_steps import Download
-from csf_tool.text import count, escape
+from csf_tool.text import count, escape, some
 
 CheckName = Literal["structure", "streams", "decode", "stored", "source", "against"]
 
@@ -263,14 +263,8 @@ class Verified(Checks):
             statements.append(f"{what} (not fetched; --all-tensors fetches them)")
         if self.reference.holds and self.uncompared:
             why = f" ({self.why_uncompared})" if self.why_uncompared else ""
-            statements.append(f"that {_some(self.uncompared)} equal {self.against}{why}")
+            statements.append(f"that {some(self.uncompared, _SHOWN)} equal {self.against}{why}")
         elif self.uncovered and (self.source.holds or self.stored.holds):
             files = count(len(self.uncovered), "file")
-            statements.append(f"the content of {files} beside the shards: {_some(self.uncovered)} (no hash)")
+            statements.append(f"the content of {files} beside the shards: {some(self.uncovered, _SHOWN)} (no hash)")
         return statements
-
-
-def _some(names: list[str]) -> str:
-    """The first of some files, and the number of the others."""
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {count(len(names) - _SHOWN, 'other file')}" if len(names) > _SHOWN else shown

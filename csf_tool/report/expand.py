@@ -4,7 +4,7 @@ from shlex import quote
 
 from rich.console import RenderableType
 
-from csf_tool.report.written import complete_already, head_lines, some, written_lines
+from csf_tool.report.written import complete_already, head_lines, some_files, written_lines
 from csf_tool.text import count, escape
 from csf_tool.write.expand import Expanded
 
@@ -43,5 +43,5 @@ def _proved(expanded: Expanded) -> str:
     if expanded.proved_files:
         others = "other file has that" if expanded.proved_files == 1 else "other files have that"
         every += f", and {expanded.proved_files} {others} of the manifest"
-    lacking = f"; not covered by a hash: {some(expanded.unproved_files)}" if expanded.unproved_files else ""
+    lacking = f"; not covered by a hash: {some_files(expanded.unproved_files)}" if expanded.unproved_files else ""
     return f"{every}{lacking}."

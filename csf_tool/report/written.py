@@ -3,7 +3,7 @@
 from rich.console import RenderableType
 
 from csf_tool.checkpoint.causes import sentences_of
-from csf_tool.text import count, escape, size
+from csf_tool.text import count, escape, size, some
 from csf_tool.write.run import Written
 
 SHOWN_NAMES = 10
@@ -43,14 +43,13 @@ def written_lines(written: Written) -> list[str]:
         lines.append(f"Removed {count(len(written.removed_sources), 'source shard')}, each after its copy was proved.")
     if written.missing:
         lines.append(f"Not complete yet: {count(len(written.missing), 'shard')} left for other parts to write.")
-    lines += [f"Not copied ({cause}): {some(names)}." for cause, names in written.left_out.items()]
+    lines += [f"Not copied ({cause}): {some_files(names)}." for cause, names in written.left_out.items()]
     return lines + [f"Note: {note}" for note in sentences_of(written.notes)]
 
 
-def some(names: list[str]) -> str:
+def some_files(names: list[str]) -> str:
     """Names as a list in a sentence, many of them cut short."""
-    more = f" and {len(names) - SHOWN_NAMES} more (--json lists all)" if len(names) > SHOWN_NAMES else ""
-    return escape(", ".join(names[:SHOWN_NAMES])) + more
+    return escape(some(names, SHOWN_NAMES)) + (" (--json lists all)" if len(names) > SHOWN_NAMES else "")
 
 
 def complete_already(written: Written) -> list[RenderableType]:

@@ -15,9 +15,7 @@ def test_a_bound_of_two_numbers_includes_all_that_begin_so(version: str) -> None
     assert MINOR.includes(version) and not MINOR.says_of(version)
 
 
-@pytest.mark.parametrize(
-    "version", ["0.25.9", "0.34.0", "1.0.0", "0.3", "26", "", "dev", "of unknown version"]
-)
+@pytest.mark.parametrize("version", ["0.25.9", "0.34.0", "1.0.0", "0.3", "26", "", "dev", "of unknown version"])
 def test_all_others_are_outside(version: str) -> None:
     assert MINOR.says_of(version) == f"vLLM {version} is outside the range that csf-tool was tested with"
 
