@@ -75,6 +75,11 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun if n == 1 else plural}"
 
 
+def verb(n: int, one: str, several: str) -> str:
+    """The form of a verb that fits `n` of a noun: "is" or "are"."""
+    return one if n == 1 else several
+
+
 def counted(names: Sequence[str], noun: str) -> str:
     """The number of some names, and one of them: "1 shard, a", "3 shards, for example a"."""
     return f"{count(len(names), noun)}, {'' if len(names) == 1 else 'for example '}{names[0]}"

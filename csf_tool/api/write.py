@@ -71,7 +71,7 @@ def expand(
         adopt: compare files that others put into the destination, and keep what is right.
         consume_source: REMOVE each source shard once its replacement is written and proven. Nobody is asked.
         cluster: "tcp://HOST:PORT": run the shards on a Dask cluster.
-        all_shards: leave no shard aside, though the index does not list it.
+        all_shards: leave no shard out, though the index does not list it.
         on_progress: called with the bytes done and the bytes to do.
 
     Raises:
@@ -138,7 +138,7 @@ def compress(
         adopt: compare files that others put into the destination, and keep what is right.
         consume_source: REMOVE each source shard once its replacement is written and proven. Nobody is asked.
         cluster: "tcp://HOST:PORT": run the shards on a Dask cluster.
-        all_shards: leave no shard aside, though the index does not list it.
+        all_shards: leave no shard out, though the index does not list it.
         on_progress: called with the bytes done and the bytes to do.
 
     Raises:
@@ -205,7 +205,7 @@ def convert(
         adopt: compare files that others put into the destination, and keep what is right.
         consume_source: REMOVE each source shard once its replacement is written and proven. Nobody is asked.
         cluster: "tcp://HOST:PORT": run the shards on a Dask cluster.
-        all_shards: leave no shard aside, though the index does not list it.
+        all_shards: leave no shard out, though the index does not list it.
         on_progress: called with the bytes done and the bytes to do.
 
     Raises:

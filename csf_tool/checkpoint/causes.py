@@ -160,7 +160,7 @@ class Line(NamedTuple):
 def lines_of(problems: Iterable[Problem]) -> list[Line]:
     """A line for each cause of some problems, the worst first; one for all others where a kind has too many causes.
 
-    Problems of a file with the same `Problem.summary` are one sentence, which that is. Each shard that is left aside
+    Problems of a file with the same `Problem.summary` are one sentence, which that is. Each shard that is left out
     has its line: what to do with it may be another thing.
     """
     found: Causes[tuple[Severity, Code]] = Causes()

@@ -40,7 +40,7 @@ class Checkpoint:
     aside: list[str] = field(default_factory=list)
     """Shards that are here and do not count: the index lists others, which hold their tensors."""
     all_shards: bool = False
-    """Whether no shard was to be left aside."""
+    """Whether no shard was to be left out."""
     plane_table: PlaneTable = field(default_factory=lambda: PlaneTable(Stored([])))
     dense_table: DenseTable = field(default_factory=lambda: DenseTable(Stored([])))
     index: Index | None = None

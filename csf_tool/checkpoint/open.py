@@ -52,7 +52,7 @@ def open_checkpoint(source: str | os.PathLike[str] | Repository, *, all_shards: 
     """The checkpoint at `source`: a folder in either CSF layout or none, one safetensors file, or a repository.
 
     Only headers and JSON files are read. What is wrong with it is listed in `Checkpoint.problems`. Shards that its
-    index does not list are left aside if they hold only tensors of those that it lists, unless `all_shards`.
+    index does not list are left out if they hold only tensors of those that it lists, unless `all_shards`.
 
     Raises:
         TypeError: `source` is no path.

@@ -156,5 +156,5 @@ def _require_unchanged(shard: Shard) -> None:
     if (now.st_size, now.st_mtime_ns) != (shard.size, shard.mtime_ns):
         raise EnvironmentFault(
             f"{shard.name}: changed while csf-tool read it ({shard.size} bytes then, {now.st_size} now): "
-            "wait until nothing writes it any more, and start again"
+            "wait until nothing writes to it, and start again"
         )

@@ -23,7 +23,7 @@ class VersionRange:
         return match is not None and self.oldest <= tuple(map(int, match.groups())) <= self.newest
 
     def says_of(self, version: str) -> str:
-        """What is to be said of a version: nothing of one in the range."""
+        """The sentence about a version outside the range; empty for any other."""
         said = f"{self.engine} {version} is outside the range that csf-tool was tested with"
         return "" if self.includes(version) else said
 

@@ -23,7 +23,7 @@ from csf_tool.loading.staging import Stager
 from csf_tool.loading.tensor_parallel import is_cut_by_columns, share
 from csf_tool.loading.tensors import opened
 from csf_tool.loading.torch_loader import torch_device
-from csf_tool.text import escape
+from csf_tool.text import escape, verb
 
 Projection = Literal["gate", "up", "down", "gate_up"]
 
@@ -192,9 +192,9 @@ def _stack_planes(checkpoint: Checkpoint, planes: Sequence[AnyPlane], layer: int
     total = max(expert.number for expert, _ in places) + 1
     if len(by_expert) < total:
         first = next(expert for expert in range(total) if expert not in by_expert)
-        problem = (
-            f"{what}: {total - len(by_expert)} of {total} experts have no block scales, for example expert {first}"
-        )
+        lacking = total - len(by_expert)
+        have = verb(lacking, "has", "have")
+        problem = f"{what}: {lacking} of {total} experts {have} no block scales, for example expert {first}"
         raise CheckpointError(problem, Code.NO_STACK, checkpoint.label)
     stack = [by_expert[expert] for expert in range(total)]
     for plane in stack:

@@ -26,7 +26,7 @@ class Difference:
 
     def __str__(self) -> str:
         share = 100 * self.differing / self.total
-        return f"differs first at {self.place}; {self.differing} of {self.total} bytes are wrong ({share:.3g}%)"
+        return f"differs first at {self.place}; wrong bytes: {self.differing} of {self.total} ({share:.3g}%)"
 
 
 class TensorComparison:

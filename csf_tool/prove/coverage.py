@@ -1,4 +1,4 @@
-"""What verify covers: the tensors of both sides, and those whose bytes it reads."""
+"""The tensors that verify covers, of both sides, and those whose bytes it reads."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Coverage:
         return cls(logical_tensors(checkpoint), logical_tensors(against) if against else {}, scales, scales_only)
 
     def read(self, tensors: Tensors) -> Tensors:
-        """Those of some tensors whose bytes are read."""
+        """Some tensors without those whose bytes are not read."""
         return {n: tensor for n, tensor in tensors.items() if n in self.scales} if self.scales_only else tensors
 
     @property

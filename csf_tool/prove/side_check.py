@@ -166,7 +166,7 @@ def compare_side_files(
 
 
 def _is_second_index(name: str, having: Checkpoint) -> bool:
-    """Whether a file lists nothing but shards that were compared or left aside: another form has no use for it."""
+    """Whether a file lists nothing but shards that were compared or left out: another form has no use for it."""
     if "/" in name or not is_index_name(name):
         return False
     known = {*having.aside, *(having.layout.dense_name(shard.name) for shard in having.shards)}

@@ -1,4 +1,4 @@
-"""What `verify --quick` compares with a list of hashes: presence and sizes of files, and no data."""
+"""The check of `verify --quick`: presence and sizes of files by a list of hashes, and no data."""
 
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.hash_list import HashList

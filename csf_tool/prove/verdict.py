@@ -9,7 +9,7 @@ from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codes import SUPERFLUOUS, Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.prove.next_steps import Download
-from csf_tool.text import count, escape, some
+from csf_tool.text import count, escape, some, verb
 
 CheckName = Literal["structure", "streams", "decode", "stored", "source", "against"]
 
@@ -187,7 +187,8 @@ class Verified(Checks):
             why = "well-formed streams can be wrong" if self.decode.checked else "other bytes would also pass"
             head = f"NO FAULT FOUND, but {evidence} to compare with: {why}."
         checked, total = self.shards
-        return f"{head} Only {checked} of {total} shards were looked at." if checked < total else head
+        were = verb(checked, "was", "were")
+        return f"{head} Only {checked} of {total} shards {were} looked at." if checked < total else head
 
     @property
     def is_proved(self) -> bool:
@@ -236,7 +237,7 @@ class Verified(Checks):
         if self.structure.holds and self.quick:
             statements.append("headers, names and sizes agree")
         if self.structure.holds and self.streams.holds and self.decode.holds and self.decode.checked:
-            are = "is" if self.decode.checked == 1 else "are"
+            are = verb(self.decode.checked, "is", "are")
             statements.append(f"{count(self.decode.checked, 'plane')} {are} well-formed and can be decoded")
         if self.stored.holds:
             statements.append(self.stored.proved)
@@ -259,11 +260,13 @@ class Verified(Checks):
             what = "decoded bytes" if self.decode.checked else "bytes"
             statements.append(f"that the {what} are the original ones ({why})")
         if self.unfetched:
-            what = f"that {count(self.unfetched, 'other tensor')} equal {self.against}"
+            equal = verb(self.unfetched, "equals", "equal")
+            what = f"that {count(self.unfetched, 'other tensor')} {equal} {self.against}"
             statements.append(f"{what} (not fetched; --all-tensors fetches them)")
         if self.reference.holds and self.uncompared:
             why = f" ({self.why_uncompared})" if self.why_uncompared else ""
-            statements.append(f"that {some(self.uncompared, _SHOWN)} equal {self.against}{why}")
+            equal = verb(len(self.uncompared), "equals", "equal")
+            statements.append(f"that {some(self.uncompared, _SHOWN)} {equal} {self.against}{why}")
         elif self.uncovered and (self.source.holds or self.stored.holds):
             files = count(len(self.uncovered), "file")
             statements.append(f"the content of {files} beside the shards: {some(self.uncovered, _SHOWN)} (no hash)")

@@ -30,7 +30,7 @@ def dry_run_report(done: Written) -> list[RenderableType]:
     elif done.dry_run is None:
         lines = complete_already(done)
     else:  # of a run that has removed its source, but for these shards
-        lines = [f"{escape(done.destination)} is already complete, made of {escape(done.source)}."]
+        lines = [f"{escape(done.destination)} is already complete, made from {escape(done.source)}."]
     if plan.removes:
         lines.append(f"Would REMOVE {count(len(plan.removes), 'source shard')}: {some_files(plan.removes)}.")
     if not done.was_complete:

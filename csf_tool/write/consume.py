@@ -97,13 +97,13 @@ def last_to_remove(source: Path, destination: Path, operation: str, options: Map
             return None
         _require_such(Run.parse(noted), source, destination, operation, options)
         if not is_as_noted(destination):
-            problem = f"was made of {source}, whose shards are gone, and is not as that run has left it"
+            problem = f"was made from {source}, whose shards are gone, and is no longer as that run left it"
             problem += ": a file was added or removed, or has another size"
             raise UsageError(problem, Code.LOST_OUTPUT, str(destination))
         return []
     _require_such(Journal(destination).run(), source, destination, operation, options)
     if sound_result(destination, operation, excused=Code.RUN_UNFINISHED) is None:
-        problem = "is not whole any more, though all of it was written: nothing was removed; csf-tool verify says more"
+        problem = "is no longer complete, although it was: nothing was removed; csf-tool verify tells what is wrong"
         raise UsageError(problem, Code.LOST_OUTPUT, str(destination))
     consumed = consumed_shards(destination)
     for name, recorded in consumed.items():

@@ -142,7 +142,7 @@ def test_a_difference_is_named(hub: Hub, copied: Copied) -> None:
             "code": "reference-differs",
             "file": FIRST,
             "tensor": scale,
-            "problem": "differs first at row 5, column 7; 1 of 9216 bytes are wrong (0.0109%)",
+            "problem": "differs first at row 5, column 7; wrong bytes: 1 of 9216 (0.0109%)",
         }
     ]
     found = checks(verify(CSF, "--against", "org/changed", "--all-tensors"))["against"]

@@ -185,9 +185,9 @@ def test_the_scheme_as_it_is_typed(hub: Hub, scheme: str) -> None:
     ("name", "said"),
     [
         ("file:///tmp/models/x", "file:///tmp/models/x: give the path itself: /tmp/models/x"),
-        ("s3://bucket/x", "s3://bucket/x: s3: is no address that csf-tool reads"),
-        ("gs://bucket/x/", "gs://bucket/x/: gs: is no address that csf-tool reads"),
-        ("ssh://host/x", "ssh://host/x: ssh: is no address that csf-tool reads"),
+        ("s3://bucket/x", "s3://bucket/x: s3: is not an address that csf-tool reads"),
+        ("gs://bucket/x/", "gs://bucket/x/: gs: is not an address that csf-tool reads"),
+        ("ssh://host/x", "ssh://host/x: ssh: is not an address that csf-tool reads"),
         ("org/name@", "org/name@: names no revision after the @ (a variable that is not set?)"),
         ("hf://org/name@ ", "hf://org/name@: names no revision after the @ (a variable that is not set?)"),
         ("org/name/model.safetensors", "org/name/model.safetensors: no such file or folder; of a repository"),

@@ -185,7 +185,7 @@ def test_what_was_made_of_removed_shards_and_is_lost(
                 for more in ([], ["--dry-run"]):
                     result = run(name, source, out, *CONSUME, *more)
                     assert result.exit_code in (1, 2), result.output
-                    lost = "is missing now", "is not whole any more"
+                    lost = "is missing now", "is no longer complete"
                     assert any(words in result.stderr for words in lost), result.output
                     assert tree(source) == before
             damage.undo()
