@@ -82,8 +82,9 @@ def test_a_verb_fits_one_thing_as_well_as_several() -> None:
     assert found == []
 
 
-PLURAL = r"(<count>|\{\} of (\w+ )?\{\} [a-z]+) (that )?(are|were|have|do|differ|equal|fit|hold|need|stay)\b"
-"""A verb right after several things, which is wrong after one of them."""
+SEVERAL = r"(<count>|\{\} of (\w+ )?\{\} [a-z]+) (that )?(are|were|have|do|differ|equal|fit|hold|need|stay)\b"
+PLURAL = rf"{SEVERAL}|\{{\}} more [a-z]+s\b"
+"""A verb right after several things, or their noun, which is wrong after one of them."""
 
 
 def counting(tree: ast.Module) -> Iterator[tuple[int, str]]:

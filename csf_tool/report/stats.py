@@ -48,8 +48,9 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
     if stats.scale_bytes:
         lines += ["", _scale_bytes(stats.scale_bytes), "Such bytes are ordinary data, and no command changes them."]
     if stats.is_csf and stats.dense_total.planes:
-        left = count(stats.dense_total.planes, "more FP4 block scale")
-        lines += ["", f"{left}, {size(stats.dense_total.dense_bytes)}, stored dense."]
+        dense = stats.dense_total
+        are = verb(dense.planes, "is", "are")
+        lines += ["", f"{count(dense.planes, 'more plane')}, {size(dense.dense_bytes)}, {are} stored dense."]
     return lines
 
 

@@ -11,6 +11,7 @@ import pytest
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.documents.stats import stats_document
 from csf_tool.look.stats import collect_stats
+from tests.commands import run, says
 
 Sample = Callable[[str], Path]
 
@@ -106,3 +107,11 @@ def test_no_tensor_data_are_read(copied: Callable[..., Path]) -> None:
             file.truncate(8 + length)
             file.truncate(size)
     assert stats_document(collect_stats(open_checkpoint(folder))) == before
+
+
+@pytest.mark.parametrize(
+    ("left", "said"), {"*layers.0*": "12 more planes, ", "*layers.0*.0.up*": "1 more plane, "}.items()
+)
+def test_planes_beside_csf_ones_that_are_stored_dense(sample: Sample, tmp_path: Path, left: str, said: str) -> None:
+    run("compress", sample("nvfp4-dense"), tmp_path / "out", "--to", "container", "--exclude", left)
+    says(run("stats", tmp_path / "out"), f"\n{said}", " stored dense.\n")
