@@ -35,10 +35,8 @@ from csf_tool.write.output import Output
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout
 from tests.building import tree, write_json
 from tests.commands import run, says
+from tests.fixture_types import Copied, Sample
 from tests.hub_server import Hub
-
-Copied = Callable[..., Path]
-Sample = Callable[[str], Path]
 
 
 class Shelf(Layout):

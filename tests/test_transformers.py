@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from csf_tool.engines import version_range
 from csf_tool.engines.transformers import limits
 from csf_tool.engines.transformers.file import CsfFile
 from csf_tool.errors import CheckpointError, StreamError, UsageError
+from tests.fixture_types import Sample
 from tests.transformers_models import FILE, change_config, in_csf, logits, save_experts, save_llama, split
 
 OWN = safe_open
@@ -163,7 +164,7 @@ def test_whole_files_in_memory(llama: Path, csf: Path, monkeypatch: pytest.Monke
     assert_same_logits(csf, llama)
 
 
-def test_transformers_own_reading_of_a_state_dict(sample: Callable[[str], Path]) -> None:
+def test_transformers_own_reading_of_a_state_dict(sample: Sample) -> None:
     """Both of its ways: the tensors, and on the meta device their dtypes and shapes alone."""
     load = modeling_utils.load_state_dict
     dense, csf = (sample(name) / "model-00001-of-00003.safetensors" for name in ("nvfp4-dense", "nvfp4-csf-hf"))
@@ -176,7 +177,7 @@ def test_transformers_own_reading_of_a_state_dict(sample: Callable[[str], Path])
                 assert torch.equal(*(t.reshape(-1).view(torch.uint8) for t in (got[name], tensor)))
 
 
-def test_other_files_are_transformers_own_affair(sample: Callable[[str], Path], tmp_path: Path) -> None:
+def test_other_files_are_transformers_own_affair(sample: Sample, tmp_path: Path) -> None:
     with modeling_utils.safe_open(sample("nvfp4-dense") / "model-00001-of-00003.safetensors", framework="pt") as file:
         assert isinstance(file, OWN)
     with modeling_utils.safe_open(sample("nvfp4-csf-hf") / "model-00001-of-00003.safetensors", framework="pt") as file:
@@ -214,7 +215,7 @@ def test_versions(version: str, is_tested: bool) -> None:
 
 
 def test_an_untested_version_is_said_once(
-    sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    sample: Sample, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(limits, "__version__", "6.0.0")
     for i in (1, 2):

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.published import published_hashes
 from csf_tool.disk.json_files import load_json
 from csf_tool.errors import CheckpointError
-
-Copied = Callable[..., Path]
+from tests.fixture_types import Copied
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX pipes")

@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,10 +25,8 @@ from csf_tool.hub.remote_file import BLOCK_BYTES, HEAD_BYTES, ReadAhead, RemoteF
 from csf_tool.hub.repo import HubRepo
 from csf_tool.look.stats import collect_stats
 from tests import building
+from tests.fixture_types import Copied, Sample
 from tests.hub_server import TOKEN, Fault, Hub, Request
-
-Copied = Callable[..., Path]
-Sample = Callable[[str], Path]
 
 
 def opened(argument: str) -> Checkpoint:

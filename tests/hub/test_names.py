@@ -1,7 +1,6 @@
 """What a name means that nobody has typed carefully: addresses of pages, near names, hosts that do not resolve."""
 
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ from csf_tool.hub.errors import RetryPolicy
 from csf_tool.hub.name import HubName, find_source
 from csf_tool.hub.repo import HubRepo
 from tests.commands import run, says
+from tests.fixture_types import Copied
 from tests.hub_server import Hub
-
-Copied = Callable[..., Path]
 
 SITE = "https://huggingface.co"
 PAGES = {

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.documents.stats import stats_document
 from csf_tool.look.stats import collect_stats
 from tests.commands import run, says
-
-Sample = Callable[[str], Path]
+from tests.fixture_types import Copied, Sample
 
 
 def entries(folder: Path) -> dict[str, tuple[str, list[int], int]]:
@@ -96,7 +94,7 @@ def test_a_dense_checkpoint_has_blanks_where_csf_would_save(sample: Sample, dens
     assert all(entry["csf_bytes"] is None for entry in report["by_projection"])
 
 
-def test_no_tensor_data_are_read(copied: Callable[..., Path]) -> None:
+def test_no_tensor_data_are_read(copied: Copied) -> None:
     """Data replaced by holes change nothing: only the headers were looked at."""
     folder = copied("nvfp4-csf-hf")
     before = stats_document(collect_stats(open_checkpoint(folder)))

@@ -5,7 +5,6 @@ import json
 import random
 import struct
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,8 @@ from csf_tool.prove.verify import verify
 from csf_tool.running import forked
 from tests.building import overwrite, span
 from tests.downloads import hub_cache
+from tests.fixture_types import Copied, Sample
 from tests.oracle import Tensors, Unsure, logical_tensors
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
 
 GATE = "model.language_model.layers.0.mlp.experts.0.gate_proj"
 FIRST = "model-00001-of-00003.safetensors"

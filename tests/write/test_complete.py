@@ -11,7 +11,8 @@ from csf_tool.cli import app
 from csf_tool.write import engine
 from csf_tool.write.consume import Consumer
 from tests.building import tree
-from tests.write.test_engine import CONSUME, OPERATIONS, Copied, Sample, done, every_operation, forget, run, shards
+from tests.fixture_types import Copied, Sample
+from tests.write.test_engine import CONSUME, OPERATIONS, done, every_operation, forget, run, shards
 
 pytestmark = pytest.mark.slow
 
