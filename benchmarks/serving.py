@@ -25,7 +25,7 @@ from files import EXPERTS, HIDDEN, INTERMEDIATE, make_dense
 from safetensors.torch import load_file as safetensors_load_file
 
 import csf_tool
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.look.plan import make_plan
 
 DEVICE = "cuda"

@@ -75,6 +75,21 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun if n == 1 else plural}"
 
 
+def verb(n: int, one: str, several: str) -> str:
+    """The form of a verb that fits `n` of a noun: "is" or "are"."""
+    return one if n == 1 else several
+
+
 def counted(names: Sequence[str], noun: str) -> str:
     """The number of some names, and one of them: "1 shard, a", "3 shards, for example a"."""
     return f"{count(len(names), noun)}, {'' if len(names) == 1 else 'for example '}{names[0]}"
+
+
+def some(names: Sequence[str], most: int, of: int | None = None, word: str = "and") -> str:
+    """Names as a list in a sentence, at most so many of them, and how many others there are: "a, b and 3 more".
+
+    They are `of` so many in all, if there are more of them than `names`.
+    """
+    shown = names[:most]
+    others = (len(names) if of is None else of) - len(shown)
+    return f"{', '.join(shown)} {word} {others:,} more" if others > 0 else ", ".join(shown)

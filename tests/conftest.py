@@ -3,11 +3,12 @@
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fixture_types import Copied, Sample
 from tests.hub_server import Hub, running_hub
 
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # nobody listens there: no test ever asks the real Hub
@@ -21,13 +22,13 @@ SAMPLES = Path(__file__).parent / "data" / "samples"
 
 
 @pytest.fixture
-def sample() -> Callable[[str], Path]:
+def sample() -> Sample:
     """The folder of a sample checkpoint, made from real weights by other software; read-only by convention."""
     return SAMPLES.joinpath
 
 
 @pytest.fixture
-def copied(tmp_path: Path) -> Callable[..., Path]:
+def copied(tmp_path: Path) -> Copied:
     """A copy of a sample that a test may damage."""
 
     def copy(name: str, to: str = "") -> Path:

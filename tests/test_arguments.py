@@ -1,7 +1,6 @@
 """Arguments as people give them: `~`, empty variables, one file, a name next door, a folder too high."""
 
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ from csf_tool.errors import UsageError
 from tests.building import tree
 from tests.commands import run, says
 from tests.downloads import hf_download, hub_cache
-
-Copied = Callable[..., Path]
-Sample = Callable[[str], Path]
+from tests.fixture_types import Copied, Sample
 
 SHARD = "model-00001-of-00003.safetensors"
 

@@ -36,7 +36,7 @@ HEIGHTS = {part: height for height, layer in enumerate(LAYERS) for part in layer
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The parts of csf_tool that a file imports, wherever in it: `checkpoint` of `csf_tool.checkpoint.model`."""
+    """The parts of csf_tool that a file imports, wherever in it: `checkpoint` of `csf_tool.checkpoint.stored`."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "csf_tool":
             yield from (alias.name for alias in node.names)

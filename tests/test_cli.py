@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
 
@@ -19,9 +18,9 @@ from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from csf_tool.cli import app
+from tests.fixture_types import Copied, Sample
 from tests.terminals import on_terminal
 
-Copied = Callable[..., Path]
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 RUNS = {
@@ -246,7 +245,7 @@ def test_demo_runs_the_main_job(tmp_path: Path) -> None:
     ids=["dumb", "no-colour"],
 )
 def test_terminals_without_colour_get_none(
-    sample: Callable[[str], Path], arguments: list[str], environment: dict[str, str], forbidden: str
+    sample: Sample, arguments: list[str], environment: dict[str, str], forbidden: str
 ) -> None:
     shown = on_terminal(arguments, 0, environment, shows_stderr=True, folder=sample("mxfp4-csf-container"))
     assert shown

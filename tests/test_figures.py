@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ from csf_tool.report.figures.memory import plan_figure
 from csf_tool.report.figures.plane import plane_figure
 from csf_tool.report.figures.stored_sizes import stats_figure
 from tests.drawn_texts import unreadable, words
+from tests.fixture_types import Sample
 
-Sample = Callable[[str], Path]
 PLANE = "model.language_model.layers.2.mlp.experts.3.down_proj"
 SAMPLES = ["nvfp4-csf-hf", "mxfp4-csf-container", "two-codecs-csf-hf", "mxfp4-dense"]
 CARDS = [None, 1 << 20, 3_380_000, 1 << 34]

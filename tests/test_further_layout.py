@@ -15,10 +15,10 @@ from huggingface_hub import snapshot_download
 import csf_tool
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.layout import Folder, Layout
-from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.choices import CompressTo
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import NumpyDecoder
@@ -35,10 +35,8 @@ from csf_tool.write.output import Output
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout
 from tests.building import tree, write_json
 from tests.commands import run, says
+from tests.fixture_types import Copied, Sample
 from tests.hub_server import Hub
-
-Copied = Callable[..., Path]
-Sample = Callable[[str], Path]
 
 
 class Shelf(Layout):

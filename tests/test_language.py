@@ -22,8 +22,10 @@ ODD = {
     r"\bwants?\b": "needs",
     r"\blies? (in|inside|beside|under)\b": "is",
     r"\broom\b": "disk space",
-    r"cannot be known|\bnot there\b|\bany more of\b": "is unknown, is missing",
-    r"\b(is|are) no [a-z]+$|\bis no (file|list|JSON|page|safetensors)\b": "is not a",
+    r"cannot be known|\bnot there\b": "is unknown, is missing",
+    r"(?<![Tt]here )\b(is|are) no (?!longer\b|other\b)[A-Za-z]|\{\}, no [a-z]": "is not a",
+    r"\bany more\b|\bnot whole\b": "no longer, not complete",
+    r"\b(was|were|is|are|,) made of\b": "made from",
     r"\bfor (it|they|he) (has|have|is|are|gives?)\b": "because",
     r"\b(one|once|\d|\{\}) an? (core|row|rank|tensor|scale|shard|launch|program|matrix)\b": "per",
     r"\bleft aside\b|\banew\b|\bnot one of\b|\bin place of\b": "left out, again, none of, instead of",
@@ -68,3 +70,30 @@ def test_what_is_printed_has_no_odd_phrase() -> None:
         if re.search(odd, text)
     ]
     assert found == []
+
+
+def test_a_verb_fits_one_thing_as_well_as_several() -> None:
+    found = [
+        (path.relative_to(PACKAGE).as_posix(), line, text)
+        for path in PACKAGE.rglob("*.py")
+        for line, text in counting(ast.parse(path.read_text()))
+        if re.search(PLURAL, text)
+    ]
+    assert found == []
+
+
+SEVERAL = r"(<count>|\{\} of (\w+ )?\{\} [a-z]+) (that )?(are|were|have|do|differ|equal|fit|hold|need|stay)\b"
+PLURAL = rf"{SEVERAL}|\{{\}} more [a-z]+s\b"
+"""A verb right after several things, or their noun, which is wrong after one of them."""
+
+
+def counting(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every string with values in it, with its line; `<count>` stands for a number of things and their name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(str(v.value) if isinstance(v, ast.Constant) else filled(v) for v in node.values)
+
+
+def filled(value: ast.expr) -> str:
+    called = ast.unparse(value).strip("f\"'{}").partition("(")[0]
+    return "<count>" if called in ("count", "counted") else "{}"

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from csf_tool.report.progress import LogLines
 from csf_tool.report.tally import Tally
 from tests.building import mini_dense, mini_hf, shard_name
 from tests.commands import run, says
+from tests.fixture_types import Sample
 from tests.terminals import on_terminal
 
 GIB = 1 << 30
@@ -198,7 +198,7 @@ def test_adopted_files_are_not_written_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize("columns", [60, 80])
 @pytest.mark.parametrize("terminal", ["xterm", "dumb"])
 def test_a_terminal_shows_one_line_that_fits_and_gets_its_cursor_back(
-    sample: Callable[[str], Path], tmp_path: Path, columns: int, terminal: str
+    sample: Sample, tmp_path: Path, columns: int, terminal: str
 ) -> None:
     words = ["expand", sample("nvfp4-csf-hf"), tmp_path / "out", "--device", "cpu"]
     shown = on_terminal(words, columns, {"TERM": terminal}, shows_stderr=True)

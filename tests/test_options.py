@@ -1,6 +1,5 @@
 """Mistaken options: one line of our own words each, before anything is read; and the options by convention."""
 
-from collections.abc import Callable
 from enum import Enum
 from inspect import signature
 from pathlib import Path
@@ -13,11 +12,10 @@ from typer.testing import CliRunner, Result
 
 from csf_tool.cli import app, other_names
 from tests.commands import says
+from tests.fixture_types import Copied, Sample
 
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 NEEDED = {"expand": ["a", "b"], "finish": ["a", "b"], "compress": ["a", "b"], "convert": ["a", "b", "--to", "hf"]}
-
-Sample = Callable[[str], Path]
 
 
 def run(*words: object) -> Result:
@@ -74,7 +72,7 @@ def test_arguments_that_are_missing_or_too_many(name: str) -> None:
     if name in ("stats", "verify"):
         return  # which take several
     assert mistake(name, *most, "more").startswith(f"more: one argument too many: {name} takes ")
-    assert mistake(name, *most, "more", "and", "more").startswith("more (and 2 more): one argument too many")
+    assert mistake(name, *most, "more", "and", "more").startswith("more and 2 more: one argument too many")
 
 
 @pytest.mark.parametrize(
@@ -192,14 +190,14 @@ def test_quiet_leaves_the_result_alone(sample: Sample) -> None:
     assert run(*words).stderr == usual.stderr  # it is for one command alone
 
 
-def test_quiet_hides_no_fault(copied: Callable[..., Path]) -> None:
+def test_quiet_hides_no_fault(copied: Copied) -> None:
     folder = copied("nvfp4-csf-hf")
     (folder / "model-00002-of-00003.safetensors").unlink()
     assert run("stats", folder, "-q").stderr == run("stats", folder).stderr != ""
     assert "no such file" in run("stats", folder / "nothing", "-q").stderr
 
 
-def test_verbose_names_every_file(sample: Sample, copied: Callable[..., Path], tmp_path: Path) -> None:
+def test_verbose_names_every_file(sample: Sample, copied: Copied, tmp_path: Path) -> None:
     good = run("verify", sample("nvfp4-csf-hf"), "--device", "cpu", "-v")
     assert good.stderr.count(": OK\n") == 3
     folder = copied("mxfp4-csf-container")
@@ -214,9 +212,7 @@ def test_verbose_names_every_file(sample: Sample, copied: Callable[..., Path], t
 
 
 @pytest.mark.parametrize("answer", ["", "n\n"], ids=["end of input", "no"])
-def test_no_answer_is_a_no(
-    copied: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
-) -> None:
+def test_no_answer_is_a_no(copied: Copied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("csf_tool.cli.writing.sys", terminal)
     source = copied("nvfp4-csf-hf")

@@ -9,7 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ import pytest
 import csf_tool
 from tests.building import tree
 from tests.commands import run
+from tests.fixture_types import Copied
 
 if sys.platform != "linux":
     pytest.skip("takes away what Linux has", allow_module_level=True)
@@ -45,7 +46,6 @@ FOLDERS = {
     "/proc/self/mountinfo": "csf_tool.disk.appenders._MOUNTS",
     "/proc/self/fd": "csf_tool.running.forked._DESCRIPTORS",
     "/proc/self/task": "csf_tool.running.forked._THREADS",
-    "/proc/self/fd": "csf_tool.running.forked._DESCRIPTORS",
     "/dev/shm": "csf_tool.running.forked._SEMAPHORES",
     "/dev/nvidiactl": "csf_tool.devices._GPU_FILES",
     "/dev/dxg": "csf_tool.devices._GPU_FILES",
@@ -104,7 +104,7 @@ COMMANDS = [
 
 
 @pytest.fixture
-def here(copied: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(copied: Copied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a checkpoint in two layouts, and one to consume."""
     copied("nvfp4-csf-hf", "source")
     copied("nvfp4-csf-hf", "consumed")

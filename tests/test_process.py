@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ from typer.testing import CliRunner
 from csf_tool.cli import app
 from csf_tool.cli.parsing import Command
 from tests.building import tree
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
+from tests.fixture_types import Copied, Sample
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals, shells and descriptors")
 

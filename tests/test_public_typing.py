@@ -5,7 +5,7 @@ It runs, too, so that what the types promise is what happens.
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, assert_type
 
@@ -24,6 +24,7 @@ from csf_tool import (
     StatsDocument,
     VerifyDocument,
 )
+from tests.fixture_types import Sample
 
 
 def torch_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -89,7 +90,7 @@ def documents(folder: Path, dense: Path, out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_types_promise_of_documents(sample: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_the_types_promise_of_documents(sample: Sample, tmp_path: Path) -> None:
     documents(sample("nvfp4-csf-hf"), sample("nvfp4-dense"), tmp_path)
 
 
@@ -114,7 +115,7 @@ def test_a_script_elsewhere_is_checked_strictly(tmp_path: Path) -> None:
     assert faults == ["5", "6"], done.stdout
 
 
-def test_what_the_types_promise(sample: Callable[[str], Path]) -> None:
+def test_what_the_types_promise(sample: Sample) -> None:
     folder = sample("nvfp4-csf-hf")
     tensors, arrays = torch_tensors(folder), numpy_arrays(folder)
     assert isinstance(next(iter(tensors.values())), torch.Tensor)

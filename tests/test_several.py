@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from typer.testing import CliRunner, Result
 from csf_tool.cli import app
 from csf_tool.text import size
 from tests.documents.test_definitions import check
+from tests.fixture_types import Copied
 from tests.hub_server import Hub
 
 GOOD = ["nvfp4-csf-hf", "mxfp4-csf-container", "nvfp4-dense"]
@@ -21,7 +21,7 @@ COMMANDS = [["stats"], ["verify", "--quick"], ["verify", "--device", "cpu"]]
 
 
 @pytest.fixture
-def here(copied: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of checkpoints: good ones, one that lacks a shard, one with a cut shard, one whose shards are gone."""
     for name in GOOD:
         folder = copied(name).parent

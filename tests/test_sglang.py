@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from csf_tool.errors import CheckpointError, StreamError
 from tests import sglang_source
+from tests.fixture_types import Sample
 
 Load = Callable[..., dict[str, torch.Tensor]]
 
@@ -87,7 +88,7 @@ def load(sglang: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 
 @pytest.fixture
-def broken(sample: Callable[[str], Path], tmp_path: Path) -> tuple[Path, str]:
+def broken(sample: Sample, tmp_path: Path) -> tuple[Path, str]:
     """A shard with a row base that is too high, and the name of its scale."""
     file = tmp_path / "model.safetensors"
     tensors = load_file(shards_in(sample("nvfp4-csf-hf"))[0])
@@ -101,13 +102,11 @@ def broken(sample: Callable[[str], Path], tmp_path: Path) -> tuple[Path, str]:
     ("csf", "dense"),
     [("nvfp4-csf-hf", "nvfp4-dense"), ("nvfp4-dense", "nvfp4-dense"), ("mxfp4-csf-container", "mxfp4-dense")],
 )
-def test_weights_are_those_of_the_dense_checkpoint(
-    read: Load, sample: Callable[[str], Path], csf: str, dense: str
-) -> None:
+def test_weights_are_those_of_the_dense_checkpoint(read: Load, sample: Sample, csf: str, dense: str) -> None:
     assert_same(read(shards_in(sample(csf))), dict(stored(shards_in(sample(dense)))))
 
 
-def test_some_of_the_files(read: Load, sample: Callable[[str], Path]) -> None:
+def test_some_of_the_files(read: Load, sample: Sample) -> None:
     """As with `allow_patterns_overrides`, or a rank's share."""
     assert_same(read(shards_in(sample("nvfp4-csf-hf"))[1:2]), dict(stored(shards_in(sample("nvfp4-dense"))[1:2])))
 
@@ -128,7 +127,7 @@ def test_streams_that_are_no_plane_are_not_passed_over(read: Load, broken: tuple
 
 
 def test_what_is_read_by_sglang_itself_is_left_to_it(
-    read: Load, sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    read: Load, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("csf_tool.engines.sglang.weights.sglang_reads", lambda _: True)
     files = shards_in(sample("nvfp4-csf-hf"))
@@ -136,7 +135,7 @@ def test_what_is_read_by_sglang_itself_is_left_to_it(
 
 
 def test_sglangs_loader_gives_the_weights_of_the_dense_checkpoint(
-    load: Load, sample: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+    load: Load, sample: Sample, caplog: pytest.LogCaptureFixture
 ) -> None:
     want = load(sample("nvfp4-dense"))
     caplog.set_level(logging.INFO, "sglang.csf_tool")
@@ -147,7 +146,7 @@ def test_sglangs_loader_gives_the_weights_of_the_dense_checkpoint(
     assert_same(want, dict(stored(shards_in(sample("nvfp4-dense")))))
 
 
-def test_sglangs_loader_reads_containers(load: Load, sample: Callable[[str], Path], tmp_path: Path) -> None:
+def test_sglangs_loader_reads_containers(load: Load, sample: Sample, tmp_path: Path) -> None:
     assert_same(load(sample("mxfp4-csf-container") / "metadata"), load(sample("mxfp4-dense")))
     with pytest.raises(RuntimeError, match="Cannot find any model weights"):
         load(tmp_path)
@@ -162,11 +161,11 @@ def test_sglangs_loader_reads_containers(load: Load, sample: Callable[[str], Pat
     ],
     ids=["safetensors", "one-thread", "prefix"],
 )
-def test_sglangs_options(load: Load, sample: Callable[[str], Path], options: dict[str, Any]) -> None:
+def test_sglangs_options(load: Load, sample: Sample, options: dict[str, Any]) -> None:
     assert_same(load(sample("nvfp4-csf-hf"), **options), load(sample("nvfp4-dense"), **options))
 
 
-def test_layers_of_a_draft_model(load: Load, sample: Callable[[str], Path], tmp_path: Path) -> None:
+def test_layers_of_a_draft_model(load: Load, sample: Sample, tmp_path: Path) -> None:
     """SGLang renames the tensors of the draft layer that it wants, and leaves out those of others."""
     for name in ("nvfp4-csf-hf", "nvfp4-dense"):
         (tmp_path / name).mkdir()
@@ -207,4 +206,4 @@ def test_an_sglang_with_other_functions_is_left_as_it_is(
 def test_versions(sglang: None, version: str, is_tested: bool) -> None:
     from csf_tool.engines.sglang import versions
 
-    assert versions.is_tested(version) is is_tested
+    assert versions.TESTED.includes(version) is is_tested

@@ -2,7 +2,7 @@
 
 import pytest
 
-from csf_tool.text import count, escape, parse_size, percent, size
+from csf_tool.text import count, escape, parse_size, percent, size, some
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,11 @@ def test_what_is_no_size(written: str) -> None:
 def test_a_size_needs_a_unit(written: str) -> None:
     with pytest.raises(ValueError, match=rf"^needs a unit; did you mean {written.strip()}GiB\?$"):
         parse_size(written)
+
+
+def test_some_names_and_the_number_of_the_others() -> None:
+    names = ["a", "b", "c"]
+    assert some(names, 3) == some(names, 10) == "a, b, c"
+    assert some(names, 2) == "a, b and 1 more" and some(names, 1, word="or") == "a or 2 more"
+    assert some(names, 2, 1201) == "a, b and 1,199 more" and some(names, 3, 3) == "a, b, c"
+    assert some([], 3) == ""

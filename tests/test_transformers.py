@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from transformers import modeling_utils
 
 import csf_tool.engines.transformers as plugin
 from csf_tool.choices import CompressTo
+from csf_tool.engines import version_range
 from csf_tool.engines.transformers import limits
 from csf_tool.engines.transformers.file import CsfFile
 from csf_tool.errors import CheckpointError, StreamError, UsageError
+from tests.fixture_types import Sample
 from tests.transformers_models import FILE, change_config, in_csf, logits, save_experts, save_llama, split
 
 OWN = safe_open
@@ -27,7 +29,7 @@ DEQUANTIZED = {"quantization_config": transformers.CompressedTensorsConfig(dequa
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    limits._warn.cache_clear()
+    version_range.warn_once.cache_clear()
     plugin.install()
     yield
     plugin.uninstall()
@@ -162,7 +164,7 @@ def test_whole_files_in_memory(llama: Path, csf: Path, monkeypatch: pytest.Monke
     assert_same_logits(csf, llama)
 
 
-def test_transformers_own_reading_of_a_state_dict(sample: Callable[[str], Path]) -> None:
+def test_transformers_own_reading_of_a_state_dict(sample: Sample) -> None:
     """Both of its ways: the tensors, and on the meta device their dtypes and shapes alone."""
     load = modeling_utils.load_state_dict
     dense, csf = (sample(name) / "model-00001-of-00003.safetensors" for name in ("nvfp4-dense", "nvfp4-csf-hf"))
@@ -175,7 +177,7 @@ def test_transformers_own_reading_of_a_state_dict(sample: Callable[[str], Path])
                 assert torch.equal(*(t.reshape(-1).view(torch.uint8) for t in (got[name], tensor)))
 
 
-def test_other_files_are_transformers_own_affair(sample: Callable[[str], Path], tmp_path: Path) -> None:
+def test_other_files_are_transformers_own_affair(sample: Sample, tmp_path: Path) -> None:
     with modeling_utils.safe_open(sample("nvfp4-dense") / "model-00001-of-00003.safetensors", framework="pt") as file:
         assert isinstance(file, OWN)
     with modeling_utils.safe_open(sample("nvfp4-csf-hf") / "model-00001-of-00003.safetensors", framework="pt") as file:
@@ -209,11 +211,11 @@ def test_it_is_undone_and_done_again() -> None:
     [("5.0.0", True), ("5.24.0", True), ("5.24.0.dev0", True), ("4.57.6", False), ("5.99.0", False), ("x", False)],
 )
 def test_versions(version: str, is_tested: bool) -> None:
-    assert limits.is_tested(version) is is_tested
+    assert limits.TESTED.includes(version) is is_tested
 
 
 def test_an_untested_version_is_said_once(
-    sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    sample: Sample, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(limits, "__version__", "6.0.0")
     for i in (1, 2):

@@ -46,8 +46,8 @@ from tests.building import (
     write_hf,
 )
 from tests.commands import run, says
+from tests.fixture_types import Copied, Sample
 
-Sample = Callable[[str], Path]
 Shards = dict[str, list[Tensor]]
 
 DENSE, CSF = "two-codecs-dense", "two-codecs-csf-hf"
@@ -348,7 +348,7 @@ def test_verify_checks_both(sample: Sample) -> None:
 @pytest.mark.parametrize(
     "scale", [f"{MAIN_EXPERTS.format(1)}.0.up_proj.weight_scale", f"{DRAFT_EXPERTS}.0.up_proj.scale"]
 )
-def test_verify_finds_a_damage_of_either(copied: Callable[[str], Path], sample: Sample, scale: str) -> None:
+def test_verify_finds_a_damage_of_either(copied: Copied, sample: Sample, scale: str) -> None:
     root = copied(CSF)
     shard = root / shard_name(2, 2)
     suffix = ".mxfp4_csf_fixed" if scale.startswith("mtp") else ".nvfp4_csf_fixed"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from csf_tool.arguments import as_path, check_arguments, home_expanded
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.errors import CsfToolError, UsageError, system_fault
 from csf_tool.hub.name import find_source

@@ -21,7 +21,7 @@ def stats(
     Args:
         checkpoint: a folder, a file, a repository on the Hub, or what `open_checkpoint` gave.
         scales: read and decode all scales, too, and count their bytes (`scale_bytes`).
-        all_shards: leave no shard aside, though the index does not list it.
+        all_shards: leave no shard out, though the index does not list it.
         on_progress: called with the bytes done and the bytes to do; only `scales` takes time.
 
     Raises:
@@ -57,7 +57,7 @@ def plan(
         resident: stacks that stay in GPU memory; all when None.
         gpu_memory: memory of one GPU, in bytes or as on the command line ("96GiB").
         tp: GPUs that the stacks are divided among.
-        all_shards: leave no shard aside, though the index does not list it.
+        all_shards: leave no shard out, though the index does not list it.
 
     Raises:
         UsageError: it has no CSF planes, or fewer stacks than `resident`; or as `stats`.

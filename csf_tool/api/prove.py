@@ -51,7 +51,7 @@ def verify(
         save_hashes: if no check fails, a new file to list every file's SHA-256 in.
         jobs: shards in flight together; one a core, up to 4, when None.
         drop_cache: keep the files out of the page cache; when None, if they are larger than half of memory.
-        all_shards: leave no shard aside, though the index does not list it.
+        all_shards: leave no shard out, though the index does not list it.
         on_progress: called with the bytes done and the bytes to do.
 
     Raises:
@@ -96,7 +96,7 @@ def identity(
         checkpoint: a folder, a file, a repository on the Hub, or what `open_checkpoint` gave.
         by: what stands for a shard: its SHA-256, or (far weaker) its size.
         hash: hash every shard instead of trusting records.
-        all_shards: leave no shard aside, though the index does not list it.
+        all_shards: leave no shard out, though the index does not list it.
         on_progress: called with the bytes done and the bytes to do; only `hash` takes time.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from csf_tool.api.calling import OnProgress, Source, number_of_jobs, opened, progress_to, public
 from csf_tool.arguments import as_names, as_path
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.published import StatedOrigin
 from csf_tool.choices import CompressTo, Target
 from csf_tool.coders.decoder import make_decoder
@@ -71,7 +71,7 @@ def expand(
         adopt: compare files that others put into the destination, and keep what is right.
         consume_source: REMOVE each source shard once its replacement is written and proven. Nobody is asked.
         cluster: "tcp://HOST:PORT": run the shards on a Dask cluster.
-        all_shards: leave no shard aside, though the index does not list it.
+        all_shards: leave no shard out, though the index does not list it.
         on_progress: called with the bytes done and the bytes to do.
 
     Raises:
@@ -138,7 +138,7 @@ def compress(
         adopt: compare files that others put into the destination, and keep what is right.
         consume_source: REMOVE each source shard once its replacement is written and proven. Nobody is asked.
         cluster: "tcp://HOST:PORT": run the shards on a Dask cluster.
-        all_shards: leave no shard aside, though the index does not list it.
+        all_shards: leave no shard out, though the index does not list it.
         on_progress: called with the bytes done and the bytes to do.
 
     Raises:
@@ -205,7 +205,7 @@ def convert(
         adopt: compare files that others put into the destination, and keep what is right.
         consume_source: REMOVE each source shard once its replacement is written and proven. Nobody is asked.
         cluster: "tcp://HOST:PORT": run the shards on a Dask cluster.
-        all_shards: leave no shard aside, though the index does not list it.
+        all_shards: leave no shard out, though the index does not list it.
         on_progress: called with the bytes done and the bytes to do.
 
     Raises:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from csf_tool.bench.workloads import Workload
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import layer_of
 from csf_tool.errors import UsageError
 from csf_tool.gpu.streams import CsfStreams

@@ -15,7 +15,7 @@ from csf_tool.checkpoint.problems import Problem, Severity, excused
 from csf_tool.codec.formats import FORMATS
 from csf_tool.codes import Code
 from csf_tool.dtypes import DTYPES
-from csf_tool.text import count, escape
+from csf_tool.text import count, escape, some
 
 K = TypeVar("K")
 
@@ -78,11 +78,11 @@ class Cause:
         line, files = f"{self.said}; and {self.others:,} more like it", list(filter(None, self._files))
         if files in ([], [self.first.file]):
             names = [name for name in self._differences() if name]
-            return f"{line}: {_some(names, self.others)}" if names else line
+            return f"{line}: {_named(names, self.others)}" if names else line
         if len(files) == 1:
-            return f"{line}, in {_some(files, 1)}"
+            return f"{line}, in {escape(files[0])}"
         inside = ": in" if len(files) == self.others else f", in {count(len(files), 'file')}:"
-        return f"{line}{inside} {_some(files, len(files))}"
+        return f"{line}{inside} {_named(files, len(files))}"
 
     def _differences(self) -> list[str]:
         """Names that tell the next sentences from the first: the tensor, or the first name or number in their words."""
@@ -93,10 +93,9 @@ class Cause:
         return [next((theirs for theirs, mine in pairs if theirs != mine), "") for pairs in found]
 
 
-def _some(names: list[str], of: int) -> str:
-    """All names if they are few, or else the first and dots; they are so many, or more."""
-    shown = [escape(name) for name in names[: _ALL_NAMED if of <= _ALL_NAMED else _NAMED]]
-    return ", ".join([*shown, "..."] if of > len(shown) else shown)
+def _named(names: list[str], of: int) -> str:
+    """All names if they are few, or else the first; they are so many, or more."""
+    return escape(some(names, _ALL_NAMED if of <= _ALL_NAMED else _NAMED, of))
 
 
 @dataclass
@@ -161,7 +160,7 @@ class Line(NamedTuple):
 def lines_of(problems: Iterable[Problem]) -> list[Line]:
     """A line for each cause of some problems, the worst first; one for all others where a kind has too many causes.
 
-    Problems of a file with the same `Problem.summary` are one sentence, which that is. Each shard that is left aside
+    Problems of a file with the same `Problem.summary` are one sentence, which that is. Each shard that is left out
     has its line: what to do with it may be another thing.
     """
     found: Causes[tuple[Severity, Code]] = Causes()

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.fault import Fault
 from csf_tool.checkpoint.global_scales import unusable_global_scales
 from csf_tool.checkpoint.missing_experts import missing_experts, missing_projections
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Misfit, Stored
 from csf_tool.checkpoint.names import (
     GLOBAL_SCALES,
     INPUT_SCALES,
@@ -24,9 +24,11 @@ from csf_tool.checkpoint.names import (
     is_stream_suffix,
 )
 from csf_tool.checkpoint.numbered import numbered
+from csf_tool.checkpoint.plane_tables import DensePlane, Misfit
 from csf_tool.checkpoint.planes import PACKED_DTYPES, weight_geometry
 from csf_tool.checkpoint.problems import Severity
 from csf_tool.checkpoint.scale_kinds import wrong_label
+from csf_tool.checkpoint.stored import Stored
 from csf_tool.codec.formats import FORMATS, NVFP4, CsfFormat, nearest_format
 from csf_tool.codes import Code
 from csf_tool.disk.paths import names_in

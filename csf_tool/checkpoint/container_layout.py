@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.container import (
     CONTRACT,
     MANIFEST,
@@ -23,9 +24,9 @@ from csf_tool.checkpoint.container import (
 from csf_tool.checkpoint.container_reading import compare_with_shards, read_documents, read_manifest
 from csf_tool.checkpoint.index import INDEX_NAME, read_index
 from csf_tool.checkpoint.layout import Cause, Folder, Layout, is_licence, shard_files
-from csf_tool.checkpoint.model import Checkpoint, Stored
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import Problem, Problems
+from csf_tool.checkpoint.stored import Stored
 from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codes import Code

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.container import (
     CODEC,
     CONTRACT,
@@ -31,9 +32,9 @@ from csf_tool.checkpoint.container import (
     verification,
 )
 from csf_tool.checkpoint.index import INDEX_NAME
-from csf_tool.checkpoint.model import Checkpoint, Stored
 from csf_tool.checkpoint.planes import stream_names
 from csf_tool.checkpoint.problems import Problem, Problems
+from csf_tool.checkpoint.stored import Stored
 from csf_tool.codec.formats import FORMATS, CsfFormat, format_by_schema, titles
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.completeness import check_completeness
 from csf_tool.checkpoint.config import (
     CONFIG_FILES,
@@ -14,11 +15,11 @@ from csf_tool.checkpoint.config import (
     repeated_recipe,
     warn_of_contradictions,
 )
-from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.problems import Problem, Problems, errors
 from csf_tool.checkpoint.scale_warnings import doubtful_scales, warn_of_doubtful, warn_of_stacked
 from csf_tool.checkpoint.stated_precision import compare_precision
+from csf_tool.checkpoint.stored import Shard, Stored
 from csf_tool.checkpoint.tied import TIED_KEY, tied_names
 from csf_tool.codes import Code
 from csf_tool.disk.lenient_json import load_lenient

@@ -12,12 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from csf_tool.checkpoint.names import GLOBAL_SCALES, STREAM_MARK, layer_of, module_of, parse_stream_name
-
-if TYPE_CHECKING:
-    from csf_tool.checkpoint.model import Stored
+from csf_tool.checkpoint.stored import Stored
 
 _USUAL = re.compile(r"(?:.*\.)?experts\.(\d{1,9})\.")
 
@@ -55,13 +53,13 @@ class Experts:
     `slots` are modules' names with every number as `*`, each with which of its numbers is the expert's.
     """
 
-    def __init__(self, slots: Mapping[str, int] = MappingProxyType({}), stored: "Stored | None" = None) -> None:
+    def __init__(self, slots: Mapping[str, int] = MappingProxyType({}), stored: Stored | None = None) -> None:
         self._slots = slots
         self._stored = stored
         self.of = cache(self._of)
 
     @classmethod
-    def among(cls, modules: Sequence[str], kinds: Sequence[object], stored: "Stored") -> Self:
+    def among(cls, modules: Sequence[str], kinds: Sequence[object], stored: Stored) -> Self:
         """The experts among quantised modules; those of one kind have scales of one format and shape.
 
         Where all are called as usual, nothing else is looked at.
@@ -150,7 +148,7 @@ class _Numbered(NamedTuple):
 class _Search:
     """The search for the number that is the expert's, in modules by their patterns."""
 
-    def __init__(self, modules: Mapping[str, list[_Numbered]], stored: "Stored") -> None:
+    def __init__(self, modules: Mapping[str, list[_Numbered]], stored: Stored) -> None:
         self._modules = modules
         self._stored = stored
         self._blocks: dict[str, list[str]] = defaultdict(list)
@@ -225,7 +223,7 @@ def counts_experts(layer: str) -> bool:
     return bool(_EXPERT.search(layer))
 
 
-def projections_of(modules: Iterable[str], kinds: Sequence[object], stored: "Stored") -> list[str]:
+def projections_of(modules: Iterable[str], kinds: Sequence[object], stored: Stored) -> list[str]:
     """The projection of each module. The last parts of their names tell, unless there are numbers in these."""
     modules = list(modules)
     lasts = [module.rpartition(".")[2] for module in modules]

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from csf_tool.checkpoint.model import Stored
 from csf_tool.checkpoint.problems import Problem, Severity
+from csf_tool.checkpoint.stored import Stored
 from csf_tool.codes import Code
 
 

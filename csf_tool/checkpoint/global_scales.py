@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from math import prod
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.fault import Fault
-from csf_tool.checkpoint.model import Checkpoint, Stored
 from csf_tool.checkpoint.names import GLOBAL_SCALES, INPUT_SCALES, Patterns
 from csf_tool.checkpoint.problems import Severity
+from csf_tool.checkpoint.stored import Stored
 from csf_tool.codes import Code
 
 _USUAL_SHAPES = {(), (1,)}

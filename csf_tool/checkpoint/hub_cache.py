@@ -14,7 +14,7 @@ from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.disk.paths import names_in
 from csf_tool.disk.reader import exists
 from csf_tool.errors import CheckpointError
-from csf_tool.text import count
+from csf_tool.text import some
 
 _PLACE = re.compile(r"(?P<cache>.*)/models--(?P<org>[^/]+?)--(?P<name>[^/]+)(?:/(?:snapshots/(?P<revision>[^/]+).*)?)?")
 
@@ -55,9 +55,9 @@ class Snapshot:
 
     def complete_others(self) -> str:
         """The end of a sentence that says which other revision is complete; empty where none is."""
-        found = [c for c in self.commits if c != self.revision and is_complete(replace(self, revision=c).root)]
-        more = f" (and of {count(len(found) - 1, 'other')})" if len(found) > 1 else ""
-        return f"; the cache has all shards of {self.repo_id}@{found[0]}{more}" if found else ""
+        others = [commit for commit in self.commits if commit != self.revision]
+        found = [f"{self.repo_id}@{commit}" for commit in others if is_complete(replace(self, revision=commit).root)]
+        return f"; the cache has all shards of {some(found, 1)}" if found else ""
 
     @property
     def download(self) -> str:
@@ -83,14 +83,15 @@ def repositories_in(path: Path) -> str:
     """The end of a sentence that names the models in a Hub cache, or in the folder around it; empty for any other."""
     for cache in (path, path / "hub"):
         names = [name for name in names_in(cache) if _MODEL.fullmatch(name)]
-        found = [snapshot.repo_id for name in names if (snapshot := Snapshot.at(cache / name))]
+        found = {name: snapshot.repo_id for name in names if (snapshot := Snapshot.at(cache / name))}
         if not found:
             continue
-        more = f" or {len(found) - _SUGGESTED} more" if len(found) > _SUGGESTED else ""
         if os.path.realpath(cache) == os.path.realpath(_usual_cache()):
-            return f"; this is the Hub cache: give a repository in it: {', '.join(found[:_SUGGESTED])}{more}"
-        places = [(cache / name).relative_to(path).as_posix() for name in names[:_SUGGESTED]]
-        return f"; this is a Hub cache: give one of the snapshots in it: {', '.join(places)}{more}"
+            return (
+                f"; this is the Hub cache: give a repository in it: {some(list(found.values()), _SUGGESTED, word='or')}"
+            )
+        places = [(cache / name).relative_to(path).as_posix() for name in found]
+        return f"; this is a Hub cache: give one of the snapshots in it: {some(places, _SUGGESTED, word='or')}"
     return ""
 
 

@@ -23,9 +23,10 @@ from csf_tool.disk.paths import list_files, names_in, relative_files
 from csf_tool.disk.reader import is_folder
 
 if TYPE_CHECKING:
+    from csf_tool.checkpoint.checkpoint import Checkpoint
     from csf_tool.checkpoint.container import Receipt, ScaleReceipt
-    from csf_tool.checkpoint.model import Checkpoint, Stored
     from csf_tool.checkpoint.problems import Problems
+    from csf_tool.checkpoint.stored import Stored
 
 
 class Cause(StrEnum):

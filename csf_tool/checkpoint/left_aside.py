@@ -1,4 +1,4 @@
-"""Shards that are left aside: a list says which files count where two of them hold a tensor.
+"""Shards that are left out: a list says which files count where two of them hold a tensor.
 
 The list is the index. Without one it is the header of `model.safetensors`, which loaders take first.
 """
@@ -6,17 +6,18 @@ The list is the index. Without one it is the header of `model.safetensors`, whic
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.index import Index, is_index_name
-from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.names import dense_name
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.checkpoint.renamed import renamed_copies
 from csf_tool.checkpoint.shard_headers import prepare, read_shard
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.paths import names_in
 from csf_tool.errors import CheckpointError, EnvironmentFault
-from csf_tool.text import count, counted
+from csf_tool.text import count, counted, verb
 
 SINGLE_FILE = f"model{SHARD_SUFFIX}"
 """The one shard of a checkpoint that has no index; transformers takes it before any index."""
@@ -50,7 +51,7 @@ class Deciding:
 
 
 def take_unlisted(checkpoint: Checkpoint, names: list[str], deciding: Deciding, read: Mapping[str, Shard]) -> None:
-    """Add to a checkpoint those of its unlisted shards that hold other tensors, and leave the rest aside.
+    """Add to a checkpoint those of its unlisted shards that hold other tensors, and leave the rest out.
 
     A copy of the model under other names is none of other tensors.
 
@@ -69,7 +70,7 @@ def take_unlisted(checkpoint: Checkpoint, names: list[str], deciding: Deciding, 
             if isinstance(error, EnvironmentFault) and (checkpoint.hub or not deciding.is_index):
                 raise
             if deciding.is_index:
-                _leave_aside(checkpoint, name, f"{deciding.about}, and it cannot be read: {error.problem}: left out")
+                _leave_out(checkpoint, name, f"{deciding.about}, and it cannot be read: {error.problem}: left out")
             else:
                 checkpoint.lacking.append(name)
                 checkpoint.problems.append(Problem(error.problem, error.code, name))
@@ -82,7 +83,7 @@ def take_unlisted(checkpoint: Checkpoint, names: list[str], deciding: Deciding, 
             checkpoint.problems.error(_mixed(shard, deciding, homes), Code.TENSOR_IN_TWO_SHARDS, name)
         else:
             damage = f"; it is damaged: {problems[0].problem}" if problems else ""
-            _leave_aside(checkpoint, name, _whole(shard, deciding, homes, listed) + damage)
+            _leave_out(checkpoint, name, _whole(shard, deciding, homes, listed) + damage)
     found = [shard for shard, _ in others.values()]
     copies = renamed_copies(found, deciding.homes, [] if lacks_listed else list(listed.values()))
     for name, (shard, problems) in others.items():
@@ -90,13 +91,13 @@ def take_unlisted(checkpoint: Checkpoint, names: list[str], deciding: Deciding, 
             text = (
                 f"{deciding.about}: it holds a copy of the model under other names, for example {shard.header.names[0]}"
             )
-            _leave_aside(checkpoint, name, f"{text}: left out ({_TAKEN_ALL_THE_SAME})")
+            _leave_out(checkpoint, name, f"{text}: left out ({_TAKEN_ALL_THE_SAME})")
         else:
             checkpoint.shards.append(shard)
             checkpoint.problems += problems
 
 
-def _leave_aside(checkpoint: Checkpoint, name: str, text: str) -> None:
+def _leave_out(checkpoint: Checkpoint, name: str, text: str) -> None:
     checkpoint.aside.append(name)
     checkpoint.problems.warn(text, Code.SHARD_LEFT_ASIDE, name)
 
@@ -117,10 +118,11 @@ def _whole(shard: Shard, deciding: Deciding, homes: Mapping[str, str], listed: M
 
 
 def _mixed(shard: Shard, deciding: Deciding, homes: Mapping[str, str]) -> str:
-    """Why a shard can neither be taken nor left aside, some of whose tensors have another home."""
+    """Why a shard can neither be taken nor left out, some of whose tensors have another home."""
     new = [name for name in shard.header.names if name not in homes]
-    twice = f"{len(homes):,} of its {len(shard.header):,} tensors are in {_some_shards(homes)} as well"
-    others = f"{counted(new, 'tensor')}, {'is' if len(new) == 1 else 'are'} only here"
+    are = verb(len(homes), "is", "are")
+    twice = f"{len(homes):,} of its {len(shard.header):,} tensors {are} in {_some_shards(homes)} as well"
+    others = f"{counted(new, 'tensor')}, {verb(len(new), 'is', 'are')} only here"
     return f"{deciding.about}: {twice}, but {others}: remove it, or keep only the new tensors in it"
 
 
@@ -130,7 +132,7 @@ def _some_shards(homes: Mapping[str, str]) -> str:
 
 
 def note_other_indexes(checkpoint: Checkpoint, index: Index) -> None:
-    """Warn of further indexes at the top that place tensors in shards that are left aside."""
+    """Warn of further indexes at the top that place tensors in shards that are left out."""
     aside = set(checkpoint.aside)
     for name in names_in(index.root) if aside else ():
         if not is_index_name(name) or name.startswith(".") or name == index.name:
@@ -140,5 +142,6 @@ def note_other_indexes(checkpoint: Checkpoint, index: Index) -> None:
         except CheckpointError:
             continue  # a file beside the shards like any other
         if shards:
-            text = f"is the index of {count(len(shards), 'shard')} that were left out: {index.name} is the one in use"
+            were = verb(len(shards), "was", "were")
+            text = f"is the index of {count(len(shards), 'shard')} that {were} left out: {index.name} is the one in use"
             checkpoint.problems.warn(text, Code.SHARD_LEFT_ASIDE, name)

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeVar
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.container import Receipt, receipt_name
 from csf_tool.checkpoint.index import Index, index_document
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Plane, Shard
 from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.checkpoint.plane_tables import DensePlane, Plane
+from csf_tool.checkpoint.stored import Located, Shard
 from csf_tool.checkpoint.tied import tied_names
 from csf_tool.codes import Code
 from csf_tool.disk.headers import render_header

@@ -7,9 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.fault import Fault
-from csf_tool.checkpoint.model import Checkpoint, Stored
 from csf_tool.checkpoint.problems import Severity
+from csf_tool.checkpoint.stored import Stored
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import is_count
 

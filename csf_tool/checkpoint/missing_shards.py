@@ -3,13 +3,13 @@
 import shlex
 from dataclasses import replace
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.downloads import NOTES
 from csf_tool.checkpoint.hub_cache import Snapshot, advise_download
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import known_origin
 from csf_tool.codes import Code
 from csf_tool.disk.reader import is_file, is_folder
-from csf_tool.text import count
+from csf_tool.text import count, some
 
 _NAMED = 3
 """Most names in one line."""
@@ -35,7 +35,7 @@ def name_missing_shards(checkpoint: Checkpoint) -> None:
 def _of_cache(checkpoint: Checkpoint, missing: list[str]) -> str:
     """The shards of a snapshot that are there, by number, those that are not, by their first names, and the command."""
     total = _total(checkpoint)
-    has = f"the Hub cache has {total - len(missing)} of {count(total, 'shard')} and lacks {_some(missing)}"
+    has = f"the Hub cache has {total - len(missing)} of {count(total, 'shard')} and lacks {some(missing, _NAMED)}"
     return f"{has}: {advise_download(checkpoint.root, '')}"
 
 
@@ -43,7 +43,8 @@ def _of_folder(checkpoint: Checkpoint, missing: list[str]) -> str:
     """The end of a sentence on one missing shard of a folder: the others, and the command if `hf download` made it."""
     them, others = "it", ""
     if len(missing) > 1:
-        them, others = "them", f": {len(missing)} of {count(_total(checkpoint), 'shard')} are missing, {_some(missing)}"
+        all_shards = count(_total(checkpoint), "shard")
+        them, others = "them", f": {len(missing)} of {all_shards} are missing, {some(missing, _NAMED)}"
     return f"{others}: download {them} again{_command(checkpoint, missing)}"
 
 
@@ -56,11 +57,6 @@ def _command(checkpoint: Checkpoint, missing: list[str]) -> str:
     words += ["..."] if len(missing) > _NAMED else []
     words += ["--revision", shlex.quote(revision)] if revision else []
     return f", with `{' '.join([*words, '--local-dir', shlex.quote(str(checkpoint.root))])}`"
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _total(checkpoint: Checkpoint) -> int:

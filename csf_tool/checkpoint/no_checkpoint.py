@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from csf_tool.checkpoint.causes import lines_of
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.hub_cache import advise_download, repositories_in
@@ -10,7 +11,6 @@ from csf_tool.checkpoint.index import INDEX_SUFFIX
 from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.layout import Layout
 from csf_tool.checkpoint.left_aside import SINGLE_FILE
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.packages import OTHER_WEIGHTS, other_weights
 from csf_tool.checkpoint.ranks import folders_of_ranks
 from csf_tool.codes import Code
@@ -21,7 +21,7 @@ from csf_tool.disk.paths import names_in
 from csf_tool.disk.reader import exists
 from csf_tool.disk.wrong_content import HEAD_BYTES, JSON, wrong_content
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
-from csf_tool.text import count, counted
+from csf_tool.text import count, counted, some
 
 _SUGGESTED = 5
 """Most checkpoints in a folder that a message names."""
@@ -69,8 +69,7 @@ def _inner_hint(path: Path, inner: list[str]) -> str:
     """The end of a sentence that names the checkpoints in a folder, the first few of many; empty without any."""
     if len(inner) < 2:
         return "".join(f"; did you mean {path / name}?" for name in inner)
-    more = f" or {len(inner) - _SUGGESTED} more" if len(inner) > _SUGGESTED else ""
-    return f"; it contains {count(len(inner), 'checkpoint')}: give one of them: {', '.join(inner[:_SUGGESTED])}{more}"
+    return f"; it contains {count(len(inner), 'checkpoint')}: give one of them: {some(inner, _SUGGESTED, word='or')}"
 
 
 def _may_be_one(folder: Path) -> bool:

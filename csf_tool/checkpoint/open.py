@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from csf_tool.arguments import as_path
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, load_config, quantization_config
 from csf_tool.checkpoint.cross_check import cross_check, note_stored_twice
 from csf_tool.checkpoint.downloads import unfinished_downloads
@@ -20,7 +21,6 @@ from csf_tool.checkpoint.left_aside import (
     take_unlisted,
 )
 from csf_tool.checkpoint.missing_shards import name_missing_shards
-from csf_tool.checkpoint.model import Checkpoint, Shard, Stored
 from csf_tool.checkpoint.no_checkpoint import (
     no_files_of_one,
     no_safetensors_file,
@@ -36,6 +36,7 @@ from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.checkpoint.ranks import refuse_ranks
 from csf_tool.checkpoint.repository import Repository
 from csf_tool.checkpoint.shard_headers import prepare, read_faultless, read_shard
+from csf_tool.checkpoint.stored import Shard, Stored
 from csf_tool.codec.formats import FORMATS
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
@@ -51,7 +52,7 @@ def open_checkpoint(source: str | os.PathLike[str] | Repository, *, all_shards: 
     """The checkpoint at `source`: a folder in either CSF layout or none, one safetensors file, or a repository.
 
     Only headers and JSON files are read. What is wrong with it is listed in `Checkpoint.problems`. Shards that its
-    index does not list are left aside if they hold only tensors of those that it lists, unless `all_shards`.
+    index does not list are left out if they hold only tensors of those that it lists, unless `all_shards`.
 
     Raises:
         TypeError: `source` is no path.

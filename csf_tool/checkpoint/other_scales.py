@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from csf_tool.checkpoint.model import DenseTable, Located, PlaneTable, Stored
 from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, module_of
+from csf_tool.checkpoint.plane_tables import DenseTable, PlaneTable
 from csf_tool.checkpoint.scale_kinds import BYTE_DTYPES, Looks, ScaleKind, kind_of, second_level
+from csf_tool.checkpoint.stored import Located, Stored
 
 _LIKE_A_SCALE = re.compile(r"scal(?:e|ing)|absmax", re.IGNORECASE)
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES, load_config, quantization_config
-from csf_tool.checkpoint.model import Checkpoint, Stored
 from csf_tool.checkpoint.names import PREDECESSOR_STREAMS
+from csf_tool.checkpoint.stored import Stored
 from csf_tool.disk.paths import names_in
 from csf_tool.text import count, escape
 

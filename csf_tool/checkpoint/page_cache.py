@@ -2,7 +2,7 @@
 
 import os
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 
 
 def should_drop_cache(checkpoint: Checkpoint, wanted: bool | None) -> bool:

@@ -4,9 +4,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from csf_tool.checkpoint.container import ScaleReceipt
-from csf_tool.checkpoint.model import DenseTable, Located, Plane, PlaneKind, PlaneTable, Stored
 from csf_tool.checkpoint.names import PREDECESSOR_STREAMS, SCALE_SUFFIXES, STREAM_MARK, is_stream_suffix
+from csf_tool.checkpoint.plane_tables import DenseTable, Plane, PlaneKind, PlaneTable
 from csf_tool.checkpoint.problems import Problem
+from csf_tool.checkpoint.stored import Located, Stored
 from csf_tool.codec.formats import FORMATS, SLAB_ROWS, CsfFormat
 from csf_tool.codec.tiles import padded_shape
 from csf_tool.codes import Code, Finding

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.container import Origin, is_sha256
 from csf_tool.checkpoint.downloads import NOTES
 from csf_tool.checkpoint.hash_lines import Listed
 from csf_tool.checkpoint.hash_list import HashList, can_list, read_entries
 from csf_tool.checkpoint.hash_places import Place
 from csf_tool.checkpoint.hub_cache import Snapshot
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codes import Code

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.names import Patterns, dense_name, layer_of
 from csf_tool.checkpoint.numbered import numbered
+from csf_tool.checkpoint.stored import Shard
 
 _ALIKE = 0.9
 """Least share of tensors that a copy has of its model's, or the model of its copy's."""

@@ -141,7 +141,7 @@ def _flattened(scale: Looks, weight: Looks) -> ScaleKind | None:
     for fmt in FORMATS:
         cols = k // fmt.group_size
         if scale.dtype in fmt.dense_dtypes and not k % fmt.group_size and axes in ([rows, cols], [rows * cols]):
-            why = f"it is {scale}, no matrix"
+            why = f"it is {scale}, not a matrix"
             return ScaleKind(fmt.title, f"{fmt.group_size} values", Reason.SHAPE, why, fmt.group_size)
     return None
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
-from csf_tool.checkpoint.model import DenseTable, Shard
 from csf_tool.checkpoint.other_scales import OtherScale
+from csf_tool.checkpoint.plane_tables import DenseTable
 from csf_tool.checkpoint.problems import Problems
 from csf_tool.checkpoint.scale_kinds import Reason
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
 
 _QUANTIZATION_METADATA = "_quantization_metadata"

@@ -2,8 +2,9 @@
 
 import os
 
-from csf_tool.checkpoint.model import Checkpoint, Shard
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Problems
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
 from csf_tool.disk.headers import read_header
 from csf_tool.disk.reader import RandomReader

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.layout import Cause
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import SUMS_FILES
 from csf_tool.disk.own_files import is_own
 from csf_tool.disk.paths import is_hidden, names_in
@@ -57,7 +57,7 @@ class SideFile:
 
 
 @dataclass
-class Beside:
+class CarriedFiles:
     """The files beside the shards: those carried over as they are, and the names of those left out, by the cause."""
 
     files: list[SideFile] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Beside:
             self.left_out[cause] = sorted({*self.left_out.get(cause, ()), *found})
 
 
-def beside(checkpoint: Checkpoint, *, same_shards: bool = False) -> Beside:
+def carried_files(checkpoint: Checkpoint, *, same_shards: bool = False) -> CarriedFiles:
     """Every file of the model but its shards, the configs at the top, and the index of the shards.
 
     Hashes of shards go along where the result stands for the `same_shards`.
@@ -77,7 +77,7 @@ def beside(checkpoint: Checkpoint, *, same_shards: bool = False) -> Beside:
     Raises:
         EnvironmentFault: a folder cannot be listed.
     """
-    found, layout = Beside(), checkpoint.layout
+    found, layout = CarriedFiles(), checkpoint.layout
     if is_file(checkpoint.path):
         return found
     for cause, names in layout.left_out().items():

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import covering_recipe, fp4_recipes, quantization_config, recipes_in_use, stated_formats
-from csf_tool.checkpoint.model import Checkpoint, Stored
 from csf_tool.checkpoint.names import Patterns, layers_of
+from csf_tool.checkpoint.stored import Stored
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import is_count
 

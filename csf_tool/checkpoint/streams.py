@@ -10,7 +10,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.model import AnyPlane, Located, Plane, Shard
+from csf_tool.checkpoint.plane_tables import AnyPlane, Plane
+from csf_tool.checkpoint.stored import Located, Shard
 from csf_tool.closing import Closing
 from csf_tool.codec import reference
 from csf_tool.codec.reference import StreamFault
@@ -155,5 +156,5 @@ def _require_unchanged(shard: Shard) -> None:
     if (now.st_size, now.st_mtime_ns) != (shard.size, shard.mtime_ns):
         raise EnvironmentFault(
             f"{shard.name}: changed while csf-tool read it ({shard.size} bytes then, {now.st_size} now): "
-            "wait until nothing writes it any more, and start again"
+            "wait until nothing writes to it, and start again"
         )

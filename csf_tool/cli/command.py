@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import RenderableType
 
-    from csf_tool.checkpoint.model import Checkpoint
+    from csf_tool.checkpoint.checkpoint import Checkpoint
 
 R = TypeVar("R")
 

@@ -18,7 +18,7 @@ from csf_tool.cli.options import (
 from csf_tool.errors import UsageError
 
 if TYPE_CHECKING:
-    from csf_tool.checkpoint.model import Checkpoint
+    from csf_tool.checkpoint.checkpoint import Checkpoint
 
 
 @guarded
@@ -181,7 +181,7 @@ def inspect(
     csf-tool inspect Qwen-CSF --top 20 --figure exceptions.svg
     csf-tool inspect Qwen-CSF '*.layers.3.*.17.gate_proj' --values
     """
-    from csf_tool.checkpoint.model import Plane
+    from csf_tool.checkpoint.plane_tables import Plane
     from csf_tool.documents.inspection import plane_document, planes_document
     from csf_tool.look.inspection import choose_planes, inspect_plane
     from csf_tool.report.inspection import plane_report, ranking_report

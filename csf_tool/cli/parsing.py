@@ -16,6 +16,7 @@ from csf_tool.cli.command import print_error, say
 from csf_tool.cli.home import home_expanded
 from csf_tool.cli.other_names import command_for, option_for
 from csf_tool.errors import UsageError
+from csf_tool.text import some
 
 _ParserError: Any = typer.BadParameter.__mro__[2]
 """The base of all errors of the parser, which has no public name in newer versions of typer."""
@@ -149,9 +150,8 @@ def _check(command: Any, ctx: Any, args: list[str]) -> None:
                 _check_value(command, param, value)
     arguments = [p.metavar for p in command.params if p.param_type_name == "argument"]
     if extra:
-        more = f" (and {len(extra) - 1} more)" if len(extra) > 1 else ""
         takes = _listed(arguments, "and") if arguments else "none"
-        raise UsageError(f"{extra[0]}{more}: one argument too many: {command.name} takes {takes}")
+        raise UsageError(f"{some(extra, 1)}: one argument too many: {command.name} takes {takes}")
     if missing := [p for p in command.params if p.required and not _is_given(given.get(p.name))]:
         names = _listed([pages.name_of(p).removesuffix("...") for p in missing], "and")
         raise UsageError(f"{command.name} needs {names}: {pages.usage(command, ctx.command_path)}")

@@ -21,7 +21,7 @@ from csf_tool.cli.options import (
 from csf_tool.errors import CsfToolError
 
 if TYPE_CHECKING:
-    from csf_tool.checkpoint.model import Checkpoint
+    from csf_tool.checkpoint.checkpoint import Checkpoint
     from csf_tool.prove.verdict import Verified
 
 COMPARE = "Compare with"

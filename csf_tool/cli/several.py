@@ -9,7 +9,7 @@ from csf_tool.codes import Code
 from csf_tool.errors import CsfToolError, UsageError
 
 if TYPE_CHECKING:
-    from csf_tool.checkpoint.model import Checkpoint
+    from csf_tool.checkpoint.checkpoint import Checkpoint
     from csf_tool.checkpoint.problems import Problem
     from csf_tool.documents.stats import StatsDocument
     from csf_tool.documents.verify import VerifyDocument

@@ -17,7 +17,7 @@ from csf_tool.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from csf_tool.checkpoint.model import Checkpoint
+    from csf_tool.checkpoint.checkpoint import Checkpoint
     from csf_tool.checkpoint.published import StatedOrigin
     from csf_tool.progress import Progress
     from csf_tool.write.compress import Compressed

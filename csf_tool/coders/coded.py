@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.model import AnyPlane, DensePlane
+from csf_tool.checkpoint.plane_tables import AnyPlane, DensePlane
 from csf_tool.checkpoint.streams import PlaneStreams
 
 

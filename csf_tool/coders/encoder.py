@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from csf_tool.checkpoint.model import DensePlane
+from csf_tool.checkpoint.plane_tables import DensePlane
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec import reference
 from csf_tool.coders.coded import CodedPlane, PlaneScales

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec import reference
 from csf_tool.codec.formats import EXCEPTION_BYTES

@@ -22,7 +22,7 @@ class IdentityDocument(TypedDict):
     shards: dict[str, str]
     """The SHA-256 of each shard in hex, or its size in decimal; empty with the basis `manifest`."""
     problems: list[ProblemDocument]
-    """Recorded hashes that differ from the computed ones, and shards left aside."""
+    """Recorded hashes that differ from the computed ones, and shards left out."""
 
 
 def identity_document(identity: Identity) -> IdentityDocument:

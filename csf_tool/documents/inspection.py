@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 import numpy as np
 
-from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.documents.other_scales import TensorLookDocument
 
 if TYPE_CHECKING:

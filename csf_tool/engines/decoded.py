@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.logical import LogicalTensor
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.closing import Closing
 from csf_tool.loading.torch_loader import TorchLoader
 from csf_tool.text import size

@@ -3,8 +3,9 @@
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from csf_tool.checkpoint.model import AnyPlane, Checkpoint, DensePlane, Plane
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import Role, role_of
+from csf_tool.checkpoint.plane_tables import AnyPlane, DensePlane, Plane
 from csf_tool.loading.tensor_parallel import share
 
 Shape = tuple[int, int, int]

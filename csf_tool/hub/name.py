@@ -100,7 +100,7 @@ def _require_reachable(name: str) -> None:
         return
     if match["scheme"].lower() == "file":
         raise UsageError(f"{name}: give the path itself: /{match['rest']}")
-    problem = f"{match['scheme']}: is no address that csf-tool reads: give a path here, or org/name on the Hub"
+    problem = f"{match['scheme']}: is not an address that csf-tool reads: give a path here, or org/name on the Hub"
     raise UsageError(problem, file=name)
 
 

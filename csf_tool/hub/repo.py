@@ -253,7 +253,7 @@ def _parse_listing(raw: bytes, ref: HubRef) -> tuple[str, list[Any]]:
         raise no_hub(ref, f"the listing is {brief(info)}")
     commit = info.get("sha")
     if not commit:
-        raise UsageError(f"{ref}: is empty: the Hub names no commit of it")
+        raise UsageError(f"{ref}: is empty: the Hub lists no commit of it")
     if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
         raise no_hub(ref, f"the commit is {brief(commit)}")
     return commit, entries

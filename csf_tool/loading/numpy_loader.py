@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from csf_tool.checkpoint.logical import LogicalTensor
-from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.dtypes import DTYPES

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from csf_tool.checkpoint.model import AnyPlane, Plane
+from csf_tool.checkpoint.plane_tables import AnyPlane, Plane
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import EXCEPTION_BYTES
 from csf_tool.errors import EnvironmentFault

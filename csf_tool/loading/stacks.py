@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 
 from csf_tool.arguments import as_names, check_type
-from csf_tool.checkpoint.model import AnyPlane, Checkpoint, DensePlane, Plane
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import Role, natural_key, role_of
+from csf_tool.checkpoint.plane_tables import AnyPlane, DensePlane, Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.encoder import make_encoder, read_scales
 from csf_tool.codes import Code
@@ -22,7 +23,7 @@ from csf_tool.loading.staging import Stager
 from csf_tool.loading.tensor_parallel import is_cut_by_columns, share
 from csf_tool.loading.tensors import opened
 from csf_tool.loading.torch_loader import torch_device
-from csf_tool.text import escape
+from csf_tool.text import escape, verb
 
 Projection = Literal["gate", "up", "down", "gate_up"]
 
@@ -191,9 +192,9 @@ def _stack_planes(checkpoint: Checkpoint, planes: Sequence[AnyPlane], layer: int
     total = max(expert.number for expert, _ in places) + 1
     if len(by_expert) < total:
         first = next(expert for expert in range(total) if expert not in by_expert)
-        problem = (
-            f"{what}: {total - len(by_expert)} of {total} experts have no block scales, for example expert {first}"
-        )
+        lacking = total - len(by_expert)
+        have = verb(lacking, "has", "have")
+        problem = f"{what}: {lacking} of {total} experts {have} no block scales, for example expert {first}"
         raise CheckpointError(problem, Code.NO_STACK, checkpoint.label)
     stack = [by_expert[expert] for expert in range(total)]
     for plane in stack:

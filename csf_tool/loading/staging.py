@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from csf_tool.checkpoint.model import Located, Shard
+from csf_tool.checkpoint.stored import Located, Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.closing import Closing
 from csf_tool.neighbours import runs

@@ -7,8 +7,8 @@ one out of it, down, it has some of the input features: columns ("row-parallel")
 
 from typing import NamedTuple
 
-from csf_tool.checkpoint.model import AnyPlane
 from csf_tool.checkpoint.names import Role
+from csf_tool.checkpoint.plane_tables import AnyPlane
 
 
 def is_cut_by_columns(role: Role | None) -> bool:

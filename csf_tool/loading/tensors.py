@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from csf_tool.arguments import as_names, as_path, check_type
 from csf_tool.checkpoint.causes import first_of
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.logical import LogicalTensor, logical_metadata, logical_tensors
-from csf_tool.checkpoint.model import Checkpoint, Located
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import obstacles
+from csf_tool.checkpoint.stored import Located
 from csf_tool.coders.batches import batches
 from csf_tool.codes import Code
 from csf_tool.disk.reader import exists, is_file

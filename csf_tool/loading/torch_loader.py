@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from csf_tool.checkpoint.logical import LogicalTensor
-from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.closing import Closing
 from csf_tool.codec.formats import CsfFormat

@@ -6,8 +6,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Plane
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import module_of, parse_stream_name, weight_names
+from csf_tool.checkpoint.plane_tables import DensePlane, Plane
+from csf_tool.checkpoint.stored import Located
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec import reference
 from csf_tool.codec.formats import POSITION_MASK, SLAB_ROWS, CsfFormat

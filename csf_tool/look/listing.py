@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import NamedTuple
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.errors import UsageError
 from csf_tool.nearest import did_you_mean

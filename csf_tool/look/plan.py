@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.experts import Experts
-from csf_tool.checkpoint.model import Checkpoint, Plane
 from csf_tool.checkpoint.names import Role, module_of, natural_key, role_of
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codec.prepared import prepared_bytes
 from csf_tool.errors import UsageError

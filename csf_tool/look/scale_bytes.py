@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from csf_tool.cancel import CancelToken
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.experts import Experts
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane
 from csf_tool.checkpoint.names import natural_key
+from csf_tool.checkpoint.plane_tables import DensePlane, Plane
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import CsfFormat

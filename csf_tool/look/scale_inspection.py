@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 from numpy.typing import NDArray
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.other_scales import OtherScale
 from csf_tool.checkpoint.streams import Readers

@@ -5,10 +5,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.experts import counts_experts
-from csf_tool.checkpoint.model import Checkpoint, DenseTable, Plane, PlaneTable
 from csf_tool.checkpoint.names import layers_of, natural_key
 from csf_tool.checkpoint.other_scales import ScaleGroup, grouped
+from csf_tool.checkpoint.plane_tables import DenseTable, Plane, PlaneTable
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.choices import GroupBy
 from csf_tool.codec.formats import EXCEPTION_BYTES, format_by_name

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from csf_tool.checkpoint.logical import LogicalTensor
-from csf_tool.checkpoint.model import Located, Plane, Shard
+from csf_tool.checkpoint.plane_tables import Plane
+from csf_tool.checkpoint.stored import Located, Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.closing import Closing
 from csf_tool.disk.reader import CHUNK_BYTES
@@ -25,7 +26,7 @@ class Difference:
 
     def __str__(self) -> str:
         share = 100 * self.differing / self.total
-        return f"differs first at {self.place}; {self.differing} of {self.total} bytes are wrong ({share:.3g}%)"
+        return f"differs first at {self.place}; wrong bytes: {self.differing} of {self.total} ({share:.3g}%)"
 
 
 class TensorComparison:

@@ -4,11 +4,12 @@ import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.index import INDEX_NAME
-from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.checkpoint.published import published_hashes, sha256_by_file
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.choices import IdentityBy
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import sha256_of

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.hub_cache import Snapshot
-from csf_tool.checkpoint.model import Checkpoint
 
 
 @dataclass(frozen=True)

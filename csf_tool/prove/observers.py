@@ -5,13 +5,15 @@ from typing import Protocol
 import numpy as np
 
 from csf_tool.checkpoint.logical import LogicalShard, LogicalTensor
-from csf_tool.checkpoint.model import Plane, Shard
+from csf_tool.checkpoint.plane_tables import Plane
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codes import Code, Finding
 from csf_tool.disk.hashing import Hashing
 from csf_tool.disk.reader import CHUNK_BYTES
 from csf_tool.errors import CheckpointError
 from csf_tool.prove.compare import DenseReader, TensorComparison
+from csf_tool.text import some
 
 PROBE_BYTES = 4096
 """Number of bytes at the start of a tensor that nearly always show that it is not zero."""
@@ -53,8 +55,7 @@ class RebuiltHash:
             return None
         found = self._hashing.hexdigest()
         if self._lacking:
-            more = f" and {len(self._lacking) - 1} more" if len(self._lacking) > 1 else ""
-            text = f"cannot be rebuilt: {self._lacking[0]}{more} cannot be read or decoded"
+            text = f"cannot be rebuilt: {some(self._lacking, 1)} cannot be read or decoded"
             return Finding(text, Code.CANNOT_BE_REBUILT)
         if found == self._expected:
             return None

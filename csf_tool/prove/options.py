@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.hash_list import HashList
-from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.published import known_origin
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.reader import is_file

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.hash_list import read_hash_list
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.published import place_of
 from csf_tool.choices import CrossCheck

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.logical import LogicalShard, LogicalTensor
-from csf_tool.checkpoint.model import Located, Plane, Shard
 from csf_tool.checkpoint.names import SCALE_SUFFIXES
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.problems import Problem
+from csf_tool.checkpoint.stored import Located, Shard
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.coded import CodedPlane
@@ -38,12 +39,20 @@ class Scope:
 
 @dataclass
 class ShardFindings(Checks):
-    """The results of one shard: its checks, counts and stored hash."""
+    """The results of shards, one or all of them: checks, counts and stored hashes."""
 
     hashed_planes: int = 0
     uncompared: int = 0
-    is_rebuilt: bool = False
-    stored_digest: dict[str, str] = field(default_factory=dict)
+    rebuilt_shards: int = 0
+    stored_digests: dict[str, str] = field(default_factory=dict)
+
+    def add_shard(self, shard: "ShardFindings") -> None:
+        """Add the results of a further shard."""
+        self.add(shard)
+        self.hashed_planes += shard.hashed_planes
+        self.uncompared += shard.uncompared
+        self.rebuilt_shards += shard.rebuilt_shards
+        self.stored_digests |= shard.stored_digests
 
 
 class ShardCheck:
@@ -82,12 +91,12 @@ class ShardCheck:
         self._reference.expect(theirs[tensor.name] for tensor in self._shard.tensors if tensor.name in theirs)
 
     def _close(self) -> None:
-        self.found.stored_digest = self._stored.digest()
+        self.found.stored_digests = self._stored.digest()
         if problem := self._rebuilt.problem():
             file = self._shard.tensors[0].stored_in if self._shard.tensors else self._shard.name
             self.found.source.fail(*problem, file)
         elif self._shard.sha256:
-            self.found.is_rebuilt = True
+            self.found.rebuilt_shards = 1
 
     def _good_streams(self) -> Iterator[PlaneStreams]:
         """Read and check each plane's streams, and yield those that can be decoded."""

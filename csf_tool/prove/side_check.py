@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.index import INDEX_NAME, MAP_KEY, Index, is_index_name, read_index
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.marks import strip_encoding
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.codes import Code, Finding
@@ -30,9 +30,9 @@ from csf_tool.disk.reader import (
     read_document,
 )
 from csf_tool.errors import CheckpointError
-from csf_tool.prove.beside import all_files, files_beside, folders_like_files, is_far
 from csf_tool.prove.compare import same_bytes
 from csf_tool.prove.json_values import Document, difference, parse_values
+from csf_tool.prove.runtime_files import all_files, folders_like_files, is_far, runtime_files
 
 _MISSING = Finding("missing; the reference has it", Code.REFERENCE_NAMES)
 _SURPLUS = Finding("the reference does not have it", Code.REFERENCE_NAMES)
@@ -51,7 +51,7 @@ def check_side_files(checkpoint: Checkpoint) -> list[Problem]:
     """
     found = Problems()
     known = {problem.file for problem in checkpoint.problems} | {shard.name for shard in checkpoint.shards}
-    beside = set(files_beside(checkpoint).values())
+    beside = set(runtime_files(checkpoint).values())
     for name in all_files(checkpoint):
         path = checkpoint.root / name
         if name in known or is_far(checkpoint, name) or is_folder(path):  # a link to a folder is not followed
@@ -139,7 +139,7 @@ def compare_side_files(
     if is_file(checkpoint.path) or is_file(reference.path):
         return found
     sides = checkpoint, reference
-    ours, theirs = (_wanted(files_beside(side), shards_only) for side in sides)
+    ours, theirs = (_wanted(runtime_files(side), shards_only) for side in sides)
     folder = checkpoint.layout.model_root.relative_to(checkpoint.root)
     aside = {*checkpoint.aside, *reference.aside}
     for name in sorted({*ours, *theirs} - {shard.name for side in sides for shard in side.shards}):
@@ -166,7 +166,7 @@ def compare_side_files(
 
 
 def _is_second_index(name: str, having: Checkpoint) -> bool:
-    """Whether a file lists nothing but shards that were compared or left aside: another form has no use for it."""
+    """Whether a file lists nothing but shards that were compared or left out: another form has no use for it."""
     if "/" in name or not is_index_name(name):
         return False
     known = {*having.aside, *(having.layout.dense_name(shard.name) for shard in having.shards)}

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.hash_list import HashList
 from csf_tool.checkpoint.index import MAP_KEY, read_index
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.problems import Problem, errors, warnings
 from csf_tool.checkpoint.published import damaged_evidence, mixed_revisions
 from csf_tool.codes import Code
@@ -13,7 +13,7 @@ from csf_tool.disk.hashing import PublishedHash, hash_faults
 from csf_tool.disk.json_files import parse_json
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError, CsfToolError
-from csf_tool.prove.beside import is_far
+from csf_tool.prove.runtime_files import is_far
 from csf_tool.prove.verdict import Check, StoredCheck
 from csf_tool.text import count, counted
 

@@ -9,7 +9,7 @@ from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.codes import SUPERFLUOUS, Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.prove.next_steps import Download
-from csf_tool.text import count, escape
+from csf_tool.text import count, escape, some, verb
 
 CheckName = Literal["structure", "streams", "decode", "stored", "source", "against"]
 
@@ -121,6 +121,11 @@ class Checks:
         """All checks in the order in which they are reported."""
         return [self.structure, self.streams, self.decode, self.stored, self.source, self.reference]
 
+    def add(self, others: "Checks") -> None:
+        """Add the findings of another part of the same checks."""
+        for mine, theirs in zip(self.checks, others.checks, strict=True):
+            mine.add(theirs)
+
 
 @dataclass(kw_only=True)
 class Verified(Checks):
@@ -182,7 +187,8 @@ class Verified(Checks):
             why = "well-formed streams can be wrong" if self.decode.checked else "other bytes would also pass"
             head = f"NO FAULT FOUND, but {evidence} to compare with: {why}."
         checked, total = self.shards
-        return f"{head} Only {checked} of {total} shards were looked at." if checked < total else head
+        were = verb(checked, "was", "were")
+        return f"{head} Only {checked} of {total} shards {were} looked at." if checked < total else head
 
     @property
     def is_proved(self) -> bool:
@@ -231,7 +237,7 @@ class Verified(Checks):
         if self.structure.holds and self.quick:
             statements.append("headers, names and sizes agree")
         if self.structure.holds and self.streams.holds and self.decode.holds and self.decode.checked:
-            are = "is" if self.decode.checked == 1 else "are"
+            are = verb(self.decode.checked, "is", "are")
             statements.append(f"{count(self.decode.checked, 'plane')} {are} well-formed and can be decoded")
         if self.stored.holds:
             statements.append(self.stored.proved)
@@ -254,18 +260,14 @@ class Verified(Checks):
             what = "decoded bytes" if self.decode.checked else "bytes"
             statements.append(f"that the {what} are the original ones ({why})")
         if self.unfetched:
-            what = f"that {count(self.unfetched, 'other tensor')} equal {self.against}"
+            equal = verb(self.unfetched, "equals", "equal")
+            what = f"that {count(self.unfetched, 'other tensor')} {equal} {self.against}"
             statements.append(f"{what} (not fetched; --all-tensors fetches them)")
         if self.reference.holds and self.uncompared:
             why = f" ({self.why_uncompared})" if self.why_uncompared else ""
-            statements.append(f"that {_some(self.uncompared)} equal {self.against}{why}")
+            equal = verb(len(self.uncompared), "equals", "equal")
+            statements.append(f"that {some(self.uncompared, _SHOWN)} {equal} {self.against}{why}")
         elif self.uncovered and (self.source.holds or self.stored.holds):
             files = count(len(self.uncovered), "file")
-            statements.append(f"the content of {files} beside the shards: {_some(self.uncovered)} (no hash)")
+            statements.append(f"the content of {files} beside the shards: {some(self.uncovered, _SHOWN)} (no hash)")
         return statements
-
-
-def _some(names: list[str]) -> str:
-    """The first of some files, and the number of the others."""
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {count(len(names) - _SHOWN, 'other file')}" if len(names) > _SHOWN else shown

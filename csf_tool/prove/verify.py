@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from csf_tool.cancel import CancelToken
-from csf_tool.checkpoint.logical import LogicalShard, logical_tensors, original_shard, own_shards, require_new
-from csf_tool.checkpoint.model import Checkpoint, Plane
+from csf_tool.checkpoint.checkpoint import Checkpoint
+from csf_tool.checkpoint.logical import LogicalShard, original_shard, own_shards, require_new
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.checkpoint.published import hash_list, published_hashes
 from csf_tool.codec.formats import CsfFormat
@@ -19,12 +20,14 @@ from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Amount, Progress, SharedProgress
-from csf_tool.prove.beside import FETCHED_SUFFIXES, is_far, unclaimed_files
 from csf_tool.prove.compare import mismatch
+from csf_tool.prove.coverage import Coverage
 from csf_tool.prove.next_steps import known_download
 from csf_tool.prove.options import VerifyOptions, chosen_shards, require_another, require_same_origin
+from csf_tool.prove.runtime_files import FETCHED_SUFFIXES, is_far, unclaimed_files
 from csf_tool.prove.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
 from csf_tool.prove.side_check import check_side_files, compare_formats, compare_side_files
+from csf_tool.prove.size_check import check_sizes
 from csf_tool.prove.stored_check import check_stored
 from csf_tool.prove.verdict import Verified
 from csf_tool.running.forked import Work, may_fork, run_forked
@@ -74,24 +77,16 @@ class _Verification:
             require_same_origin(checkpoint, options.listed)
         if against:
             require_another(checkpoint, against)
-        self._tensors = logical_tensors(checkpoint)
-        self._theirs = logical_tensors(against) if against else {}
-        self._fetched = self._names_fetched()
+        self._coverage = Coverage.of(checkpoint, against, all_tensors=options.all_tensors)
         for side in filter(None, (checkpoint, against)):
             side.fetch_side_files(FETCHED_SUFFIXES)
         self._receipts = checkpoint.layout.scale_receipts
-        self._hashed_planes = 0
-        self._rebuilt_shards = 0
-        self._uncompared = 0
-        self._stored_digests: dict[str, str] = {}
-        self._vouched: set[str] = set()
-        self._compared: set[str] = set()
         self._unclaimed = [] if options.quick else unclaimed_files(checkpoint)
         self.result = Verified(
             path=checkpoint.label,
             kind=checkpoint.kind,
             against=against.label if against else None,
-            unfetched=0 if self._fetched is None else len(self._tensors.keys() & self._theirs.keys() - self._fetched),
+            unfetched=len(self._coverage.unread),
             device=decoder.device,
             quick=options.quick,
             is_remote=checkpoint.is_remote,
@@ -104,32 +99,22 @@ class _Verification:
         """Make all checks."""
         self._check_structure()
         if self._options.quick:
-            self._check_sizes()
+            check_sizes(self.result, self._checkpoint, self._options.listed)
             return self.result
         shards = self._logical_shards()
         published = self._published_hashes()
         self._progress.start("verify", Amount(self._bytes_to_read(shards, published), len(shards)))
-        self._check_shards(shards, published)
-        self._check_stored(published)
-        self._conclude_source()
-        self._conclude_reference()
+        found = self._check_shards(shards, published)
+        self.result.add(found)
+        vouched = self._check_stored(published, found.stored_digests)
+        self._conclude_source(found)
+        compared = self._conclude_reference(found)
         self._note_planes()
-        self._note_uncovered()
-        self.result.checked_files = sorted(self._names | self._vouched | self._compared)
+        self._note_uncovered(vouched, compared)
+        self.result.checked_files = sorted(self._names | vouched | compared)
         if self._options.save_hashes and self.result.ok:
-            self.result.hashes = hash_list(self._checkpoint, self._options.save_hashes, self._stored_digests)
+            self.result.hashes = hash_list(self._checkpoint, self._options.save_hashes, found.stored_digests)
         return self.result
-
-    def _names_fetched(self) -> set[str] | None:
-        """Tensors whose bytes are read: all (None), or only the scales where the others would have to be fetched."""
-        checkpoint, against = self._checkpoint, self._against
-        if self._options.all_tensors or not (checkpoint.is_remote or (against and against.is_remote)):
-            return None
-        names = {plane.name for plane in checkpoint.planes}
-        if against:
-            names |= {plane.name for plane in against.planes}
-            names |= {plane.name for side in (checkpoint, against) for plane in side.dense_planes}
-        return names
 
     def _check_structure(self) -> None:
         check = self.result.structure
@@ -137,32 +122,6 @@ class _Verification:
         check.failures, check.warnings = errors(problems), warnings(problems)
         check.checked = sum(len(shard.header) for shard in self._checkpoint.shards)
         check.note = f"headers, sizes, pairs, geometry and names of {count(len(self._checkpoint.shards), 'shard')}"
-
-    def _check_sizes(self) -> None:
-        """Compare only presence and sizes of files with the list."""
-        for check in (self.result.streams, self.result.decode, self.result.source, self.result.reference):
-            check.skip("not checked: --quick reads no data")
-        check, listed = self.result.stored, self._options.listed
-        check.skip("--quick reads no data")
-        if listed is None:
-            return
-        for file in listed.names:
-            path = self._checkpoint.root / file
-            if is_far(self._checkpoint, file):
-                continue
-            if not is_file(path):
-                check.fail(f"is missing, but {listed.name} lists it", Code.MISSING_FILE, file)
-            elif (found := path.stat().st_size) != (stated := listed.sizes.get(file, found)):
-                check.fail(f"is {found} bytes long, but {listed.name} has {stated}", Code.SIZE_DIFFERS, file)
-        check.failures += errors(listed.faults)
-        check.warnings += warnings(listed.faults)
-        check.checked = len(listed.names)
-        bare = check.checked - len(listed.sizes)
-        what = f"sizes of {count(len(listed.sizes), 'file')}" if listed.sizes else ""
-        if bare:
-            without = f"presence of {count(bare, 'file')} without a size"
-            what = f"{what}, and {without}" if what else without
-        check.note = f"{what}, compared with {listed.name}; --quick reads no data"
 
     def _published_hashes(self) -> list[PublishedHash]:
         """The hashes to compare with: all known ones, or those of the chosen shards."""
@@ -174,8 +133,8 @@ class _Verification:
 
     def _logical_shards(self) -> list[LogicalShard]:
         """The shards to check: originals where receipts describe them, then the tensors that no receipt describes."""
-        if self._fetched is not None and self._checkpoint.is_remote:
-            scales = [tensor for name, tensor in self._tensors.items() if name in self._fetched]
+        if self._coverage.scales_only and self._checkpoint.is_remote:
+            scales = list(self._coverage.read(self._coverage.ours).values())
             return [shard for shard in own_shards(self._checkpoint, scales).values() if shard.tensors]
         receipts = self._checkpoint.layout.receipts
         shards: list[LogicalShard] = []
@@ -183,12 +142,12 @@ class _Verification:
         for shard in self._shards:
             try:
                 if shard.file in receipts:
-                    original = original_shard(receipts[shard.file], self._tensors)
+                    original = original_shard(receipts[shard.file], self._coverage.ours)
                     require_new(original, taken)
                     shards.append(original)
             except CheckpointError as error:
                 self.result.source.fail(f"cannot be rebuilt: {error}", error.code, shard.name)
-        left = [t for name, t in self._tensors.items() if name not in taken and t.stored_in in self._names]
+        left = [t for name, t in self._coverage.ours.items() if name not in taken and t.stored_in in self._names]
         return shards + [shard for shard in own_shards(self._checkpoint, left).values() if shard.tensors]
 
     def _bytes_to_read(self, shards: list[LogicalShard], published: list[PublishedHash]) -> int:
@@ -202,12 +161,11 @@ class _Verification:
             if self._against or shard.sha256 or tensor.stored_in in hashed or isinstance(tensor.source, Plane)
         )
 
-    def _check_shards(self, shards: list[LogicalShard], published: list[PublishedHash]) -> None:
+    def _check_shards(self, shards: list[LogicalShard], published: list[PublishedHash]) -> ShardFindings:
         """Check every shard as a job of its own, and add up the results in the order of the shards."""
         hashed = {entry.file for entry in published if entry.algorithm == "sha256"}
         hashed |= self._names if self._options.save_hashes else set()
-        fetched = self._theirs.keys() if self._fetched is None else self._fetched
-        theirs = {name: tensor for name, tensor in self._theirs.items() if name in fetched}
+        theirs = self._coverage.read(self._coverage.theirs)
         formats = self._scale_formats()
         scope = Scope(theirs, self._receipts, hashed, formats, self._decoder, self._options.drop_cache)
         # By number: the tensors that a damaged receipt left out form a second shard of its name.
@@ -218,8 +176,10 @@ class _Verification:
             self._progress.shard_done()
 
         self._run_jobs(len(shards), lambda i, on_bytes: ShardCheck(shards[i], scope, on_bytes).run(), done)
+        total = ShardFindings()
         for i in range(len(shards)):
-            self._add(found[i])
+            total.add_shard(found[i])
+        return total
 
     def _run_jobs(self, tasks: int, work: Work[ShardFindings], done: Callable[[int, ShardFindings], None]) -> None:
         """Run `work` on the numbers of all tasks: in forked workers where they can do it, in threads if not."""
@@ -230,14 +190,6 @@ class _Verification:
             return
         run_with_progress(range(tasks), work, done, jobs, self._cancel, self._progress)
 
-    def _add(self, findings: ShardFindings) -> None:
-        for mine, theirs in zip(self.result.checks, findings.checks, strict=True):
-            mine.add(theirs)
-        self._hashed_planes += findings.hashed_planes
-        self._rebuilt_shards += findings.is_rebuilt
-        self._uncompared += findings.uncompared
-        self._stored_digests |= findings.stored_digest
-
     def _note_planes(self) -> None:
         self.result.streams.note = "bases, positions, padding; zero planes and weights"
         self.result.decode.note = f"on {self._decoder.device}"
@@ -246,26 +198,27 @@ class _Verification:
             if not self.result.streams.warnings:
                 self.result.streams.skip("no CSF streams")
 
-    def _check_stored(self, published: list[PublishedHash]) -> None:
+    def _check_stored(self, published: list[PublishedHash], digests: dict[str, str]) -> set[str]:
+        """Compare hashes of stored files; returns the files that they vouch for."""
         shards = [shard.name for shard in self._shards] + ([] if self._options.only else self._checkpoint.lacking)
-        check, listed, digests = self.result.stored, self._options.listed, self._stored_digests
-        self._vouched = check_stored(check, self._checkpoint, published, listed, digests, shards)
+        check, listed = self.result.stored, self._options.listed
+        return check_stored(check, self._checkpoint, published, listed, digests, shards)
 
-    def _conclude_source(self) -> None:
+    def _conclude_source(self, found: ShardFindings) -> None:
         check = self.result.source
         layout = self._checkpoint.layout
-        check.checked = self._hashed_planes + self._rebuilt_shards
+        check.checked = found.hashed_planes + found.rebuilt_shards
         if not layout.receipts:
             check.skip(layout.unproved)
             return
         shards = len(self._shards) if self._options.only else len(layout.listed)
         planes = self._chosen_planes()
-        compared = f"{self._hashed_planes:,} of {count(planes, 'plane')}"
-        rebuilt = f" and {self._rebuilt_shards:,} of {count(shards, 'rebuilt shard')}"
+        compared = f"{found.hashed_planes:,} of {count(planes, 'plane')}"
+        rebuilt = f" and {found.rebuilt_shards:,} of {count(shards, 'rebuilt shard')}"
         check.note = f"{compared}{rebuilt} compared with the original's SHA-256"
-        if self._fetched is not None and self._hashed_planes == planes:
+        if self._coverage.scales_only and found.hashed_planes == planes:
             check.note = f"{compared} compared with the original's SHA-256; no other tensor was fetched"
-        elif self._rebuilt_shards < shards or self._hashed_planes < planes:
+        elif found.rebuilt_shards < shards or found.hashed_planes < planes:
             check.skip(check.note)
 
     def _chosen_planes(self) -> int:
@@ -273,18 +226,21 @@ class _Verification:
         planes = {plane.name for plane in self._checkpoint.planes if plane.fixed.shard.name in self._names}
         return len(planes if self._options.only else self._receipts.keys() | planes)
 
-    def _conclude_reference(self) -> None:
-        """Compare names, shapes and the files beside the shards with the reference, and report its own faults."""
+    def _conclude_reference(self, found: ShardFindings) -> set[str]:
+        """Compare names, shapes and the files beside the shards with the reference, and report its own faults.
+
+        Returns the files beside the shards that were compared.
+        """
         check = self.result.reference
         if self._against is None:
             check.skip("no reference was given (--against)")
-            return
+            return set()
         theirs = errors(self._against.problems)
         theirs = [replace(problem, problem=f"in the reference: {problem.problem}") for problem in theirs]
         check.failures += theirs
         self.result.not_mendable.update(theirs)
         self._names_against()
-        files = 0
+        files, compared = 0, set[str]()
         if not self._options.tensors_only:
             check.failures += compare_formats(self._checkpoint, self._against)
         if not self._options.only:
@@ -294,36 +250,37 @@ class _Verification:
             names = [problem for problem in beside.problems if problem.code is Code.REFERENCE_NAMES]
             self.result.not_mendable.update(p for p in names if is_file(self._checkpoint.root / p.file))
             self.result.not_mendable.update(beside.of_reference)
-            files, self._compared = beside.files, beside.compared
+            files, compared = beside.files, beside.compared
         others = f", and {count(files, 'file')} beside the shards" if files else ""
         check.note = f"bytes of every tensor of {self._against.label}{others}"
-        if self._fetched is not None:
-            self._shapes_against(self._fetched)
+        if self._coverage.scales_only:
+            self._shapes_against()
             check.note = (
                 f"bytes of the block scales of {self._against.label}{others}; names, dtypes and shapes of "
                 f"{count(self.result.unfetched, 'other tensor')} (--all-tensors fetches their bytes)"
             )
         check.failures.sort(key=lambda problem: (problem.file, problem.tensor))
-        if self._uncompared:
-            check.skip(f"{check.note}, except {count(self._uncompared, 'tensor')} that cannot be read or decoded")
+        if found.uncompared:
+            check.skip(f"{check.note}, except {count(found.uncompared, 'tensor')} that cannot be read or decoded")
+        return compared
 
     def _names_against(self) -> None:
         """Report tensors that only one side has."""
         check = self.result.reference
-        for name in self._tensors.keys() - self._theirs.keys():
-            if self._tensors[name].stored_in in self._names:
-                where = self._tensors[name].stored_in
+        for name in self._coverage.ours.keys() - self._coverage.theirs.keys():
+            if self._coverage.ours[name].stored_in in self._names:
+                where = self._coverage.ours[name].stored_in
                 check.fail("the reference does not have it", Code.REFERENCE_NAMES, where, name)
                 self.result.not_mendable.add(check.failures[-1])
-        for name in self._theirs.keys() - self._tensors.keys() if not self._options.only else ():
-            text = f"missing; the reference has it in {self._theirs[name].stored_in}"
+        for name in self._coverage.theirs.keys() - self._coverage.ours.keys() if not self._options.only else ():
+            text = f"missing; the reference has it in {self._coverage.theirs[name].stored_in}"
             check.fail(text, Code.REFERENCE_NAMES, tensor=name)
 
-    def _shapes_against(self, fetched: set[str]) -> None:
+    def _shapes_against(self) -> None:
         """Compare shapes and dtypes of the tensors that were not fetched."""
         formats = self._scale_formats()
-        for name in self._tensors.keys() & self._theirs.keys() - fetched:
-            ours, theirs = self._tensors[name], self._theirs[name]
+        for name in self._coverage.unread:
+            ours, theirs = self._coverage.ours[name], self._coverage.theirs[name]
             if problem := mismatch(ours, theirs):
                 self.result.reference.fail(problem, Code.REFERENCE_DIFFERS, ours.stored_in, name)
             else:
@@ -340,11 +297,11 @@ class _Verification:
             for name, kind in zip(table.names, table.kind_of, strict=True)
         }
 
-    def _note_uncovered(self) -> None:
+    def _note_uncovered(self, vouched: set[str], compared: set[str]) -> None:
         """Note the files that neither a hash nor the reference has proved right, and why."""
         result, options = self.result, self._options
-        uncompared = [name for name in self._unclaimed if name not in self._compared]
-        result.uncovered = [name for name in uncompared if name not in self._vouched]
+        uncompared = [name for name in self._unclaimed if name not in compared]
+        result.uncovered = [name for name in uncompared if name not in vouched]
         result.uncompared = uncompared if self._against else []
         if options.only:
             result.why_uncompared = "--only reads only shards"

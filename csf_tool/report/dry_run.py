@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from csf_tool.report.compress import left_dense_lines
 from csf_tool.report.console import SHOWN_ROWS
 from csf_tool.report.table import Table
-from csf_tool.report.written import complete_already, some, written_lines
+from csf_tool.report.written import complete_already, some_files, written_lines
 from csf_tool.text import count, escape, size
 from csf_tool.write.compress import Compressed
 from csf_tool.write.dry_run import Action, DryRun
@@ -30,9 +30,9 @@ def dry_run_report(done: Written) -> list[RenderableType]:
     elif done.dry_run is None:
         lines = complete_already(done)
     else:  # of a run that has removed its source, but for these shards
-        lines = [f"{escape(done.destination)} is already complete, made of {escape(done.source)}."]
+        lines = [f"{escape(done.destination)} is already complete, made from {escape(done.source)}."]
     if plan.removes:
-        lines.append(f"Would REMOVE {count(len(plan.removes), 'source shard')}: {some(plan.removes)}.")
+        lines.append(f"Would REMOVE {count(len(plan.removes), 'source shard')}: {some_files(plan.removes)}.")
     if not done.was_complete:
         lines += written_lines(done)
     if isinstance(done, Compressed):

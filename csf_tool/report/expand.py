@@ -4,8 +4,8 @@ from shlex import quote
 
 from rich.console import RenderableType
 
-from csf_tool.report.written import complete_already, head_lines, some, written_lines
-from csf_tool.text import count, escape
+from csf_tool.report.written import complete_already, head_lines, some_files, written_lines
+from csf_tool.text import count, escape, verb
 from csf_tool.write.expand import Expanded
 
 
@@ -35,7 +35,8 @@ def _proved(expanded: Expanded) -> str:
     proved = len(expanded.proved_shards)
     if proved < len(expanded.shards) or expanded.missing:
         of = len(expanded.shards) + len(expanded.missing)
-        return f"{proved} of {of} shards have the SHA-256 of their original."
+        have = verb(proved, "has the SHA-256 of its", "have the SHA-256 of their")
+        return f"{proved} of {of} shards {have} original."
     every = "Every shard has the SHA-256 of the original"
     every += f" of {escape(expanded.origin)}" if expanded.origin else ""
     if expanded.is_restored:
@@ -43,5 +44,5 @@ def _proved(expanded: Expanded) -> str:
     if expanded.proved_files:
         others = "other file has that" if expanded.proved_files == 1 else "other files have that"
         every += f", and {expanded.proved_files} {others} of the manifest"
-    lacking = f"; not covered by a hash: {some(expanded.unproved_files)}" if expanded.unproved_files else ""
+    lacking = f"; not covered by a hash: {some_files(expanded.unproved_files)}" if expanded.unproved_files else ""
     return f"{every}{lacking}."

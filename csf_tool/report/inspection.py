@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 from rich.console import RenderableType
 from rich.text import Text
 
-from csf_tool.checkpoint.model import Located, Plane
+from csf_tool.checkpoint.plane_tables import Plane
+from csf_tool.checkpoint.stored import Located
 from csf_tool.codec.formats import EXCEPTION_BYTES
 from csf_tool.codec.values import scale_values
 from csf_tool.look.inspection import Inspected

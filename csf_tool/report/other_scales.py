@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from csf_tool.checkpoint.other_scales import ScaleGroup
 from csf_tool.report.table import Table
-from csf_tool.text import counted, escape, sizes
+from csf_tool.text import count, counted, escape, sizes
 
 _SHOWN_KINDS = 20
 _SHOWN_SHAPES = 2
@@ -29,5 +29,5 @@ def groups_report(groups: Sequence[ScaleGroup]) -> list[RenderableType]:
         names = [escape(found.scale.tensor.name) for group in alike for found in group.scales]
         lines.append(f"{counted(names, 'tensor')}: {escape(why)}")
     if len(groups) > len(shown):
-        lines.append(f"... and {len(groups) - len(shown)} more kinds; --json lists all")
+        lines.append(f"... and {count(len(groups) - len(shown), 'more kind')}; --json lists all")
     return lines

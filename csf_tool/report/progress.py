@@ -10,7 +10,7 @@ from csf_tool import process
 from csf_tool.progress import NOTHING, Amount, Progress, Silent
 from csf_tool.report.tally import Tally
 from csf_tool.report.volume import is_quiet
-from csf_tool.text import count
+from csf_tool.text import count, verb
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,9 +68,7 @@ class _Shown(Progress):
         """See `Progress.resume`; said once."""
         if finished and not self._is_resumed:
             self._is_resumed = True
-            self._say(
-                f"continuing: {finished:,} of {count(shards, 'shard')} {'is' if finished == 1 else 'are'} finished"
-            )
+            self._say(f"continuing: {finished:,} of {count(shards, 'shard')} {verb(finished, 'is', 'are')} finished")
 
     def start(self, what: str, total: Amount, there: Amount = NOTHING) -> None:
         """See `Progress.start`."""

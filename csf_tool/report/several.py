@@ -12,7 +12,7 @@ from csf_tool.look.stats import Stats
 from csf_tool.report.problems import problem_line
 from csf_tool.report.table import Table
 from csf_tool.report.verify import verdict_words
-from csf_tool.text import count, escape, percent, size
+from csf_tool.text import count, escape, percent, size, some
 
 if TYPE_CHECKING:
     from csf_tool.prove.verdict import Verified
@@ -71,5 +71,4 @@ def verify_table(outcomes: Sequence[tuple[str, "Verified | CsfToolError"]]) -> T
 def _codes(problems: Iterable[Problem]) -> str:
     """The codes of errors, each once."""
     codes = list(dict.fromkeys(problem.code.value for problem in errors(problems)))
-    more = [f"{len(codes) - _SHOWN} more"] if len(codes) > _SHOWN else []
-    return ", ".join([*codes[:_SHOWN], *more])
+    return some(codes, _SHOWN)

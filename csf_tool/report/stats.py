@@ -11,7 +11,7 @@ from csf_tool.look.stats import Stats, Totals, groups_of
 from csf_tool.report.console import SHOWN_ROWS
 from csf_tool.report.other_scales import groups_report
 from csf_tool.report.table import Table
-from csf_tool.text import count, escape, percent, size, sizes
+from csf_tool.text import count, escape, percent, size, sizes, verb
 
 if TYPE_CHECKING:
     from csf_tool.look.scale_bytes import ScaleBytes
@@ -21,11 +21,12 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
     """The report for people: what it is, the totals, and a table of groups."""
     lines: list[RenderableType] = [f"{escape(stats.path)}: {stats.kind}"]
     if stats.is_csf:
-        lines.append("Engines without CSF support cannot load this. Convert it: csf-tool expand SRC DEST")
+        lines.append("Engines without CSF support cannot load this. To make it dense: csf-tool expand SRC DEST")
     elif stats.dense_total.planes:
         lines.append("It holds no CSF planes: its block scales are stored dense.")
     elif stats.misfits:
-        lines.append(f"It holds no CSF planes, but {count(stats.misfits, 'block scale')} that fit no FP4 weight.")
+        fit = verb(stats.misfits, "does not fit its FP4 weight", "do not fit their FP4 weights")
+        lines.append(f"It holds no CSF planes, but {count(stats.misfits, 'block scale')} that {fit}.")
     elif any(group.kind.is_fp4 for group in stats.others):
         lines.append("It holds no CSF planes. Its block scales are in a form that CSF cannot store.")
     elif stats.others:
@@ -47,8 +48,9 @@ def stats_report(stats: Stats, by: GroupBy) -> list[RenderableType]:
     if stats.scale_bytes:
         lines += ["", _scale_bytes(stats.scale_bytes), "Such bytes are ordinary data, and no command changes them."]
     if stats.is_csf and stats.dense_total.planes:
-        left = count(stats.dense_total.planes, "more FP4 block scale")
-        lines += ["", f"{left}, {size(stats.dense_total.dense_bytes)}, stored dense."]
+        dense = stats.dense_total
+        are = verb(dense.planes, "is", "are")
+        lines += ["", f"{count(dense.planes, 'more plane')}, {size(dense.dense_bytes)}, {are} stored dense."]
     return lines
 
 

@@ -9,7 +9,7 @@ from csf_tool.checkpoint.causes import Line, lines_of
 from csf_tool.checkpoint.problems import Severity
 from csf_tool.prove.verdict import Check, Status, Verified
 from csf_tool.report.problems import hint
-from csf_tool.report.written import SHOWN_NAMES, some
+from csf_tool.report.written import SHOWN_NAMES, some_files
 from csf_tool.text import escape
 
 _STYLES = {Status.PASSED: "green", Status.FAILED: "bold red", Status.WARNING: "yellow", Status.SKIPPED: "dim"}
@@ -65,7 +65,7 @@ def _style(verified: Verified) -> str:
 def _next_steps(verified: Verified) -> list[RenderableType]:
     """Say what to do next."""
     if files := verified.again:
-        lines = [f"Download again: {some(files)}"]
+        lines = [f"Download again: {some_files(files)}"]
         if verified.download and len(files) <= SHOWN_NAMES:
             lines.append(f"  {escape(verified.download.command(files))}")
         return [*lines]

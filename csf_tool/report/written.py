@@ -3,7 +3,7 @@
 from rich.console import RenderableType
 
 from csf_tool.checkpoint.causes import sentences_of
-from csf_tool.text import count, escape, size
+from csf_tool.text import count, escape, size, some, verb
 from csf_tool.write.run import Written
 
 SHOWN_NAMES = 10
@@ -35,22 +35,23 @@ def written_lines(written: Written) -> list[str]:
     """Sentences on files that the run found in the destination, on what is still to be done, and on oddities."""
     lines = []
     if written.resumed_shards:
-        were = "was" if len(written.resumed_shards) == 1 else "were"
-        lines.append(f"{count(len(written.resumed_shards), 'shard')} {were} already finished by an earlier run.")
+        number = len(written.resumed_shards)
+        lines.append(f"{count(number, 'shard')} {verb(number, 'was', 'were')} already finished by an earlier run.")
     if written.adopted_files:
-        lines.append(f"Kept {count(len(written.adopted_files), 'file')} that were already there, after comparing each.")
+        number = len(written.adopted_files)
+        were = verb(number, "was", "were")
+        lines.append(f"Kept {count(number, 'file')} that {were} already there, after comparing each.")
     if written.removed_sources:
         lines.append(f"Removed {count(len(written.removed_sources), 'source shard')}, each after its copy was proved.")
     if written.missing:
         lines.append(f"Not complete yet: {count(len(written.missing), 'shard')} left for other parts to write.")
-    lines += [f"Not copied ({cause}): {some(names)}." for cause, names in written.left_out.items()]
+    lines += [f"Not copied ({cause}): {some_files(names)}." for cause, names in written.left_out.items()]
     return lines + [f"Note: {note}" for note in sentences_of(written.notes)]
 
 
-def some(names: list[str]) -> str:
+def some_files(names: list[str]) -> str:
     """Names as a list in a sentence, many of them cut short."""
-    more = f" and {len(names) - SHOWN_NAMES} more (--json lists all)" if len(names) > SHOWN_NAMES else ""
-    return escape(", ".join(names[:SHOWN_NAMES])) + more
+    return escape(some(names, SHOWN_NAMES)) + (" (--json lists all)" if len(names) > SHOWN_NAMES else "")
 
 
 def complete_already(written: Written) -> list[RenderableType]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.coders.coded import CodedPlane, PlaneScales
 from csf_tool.coders.decoder import Decoder, make_decoder

@@ -10,6 +10,7 @@ from csf_tool.disk.reader import is_file
 from csf_tool.errors import UsageError
 from csf_tool.progress import Amount, OnBytes, SharedProgress
 from csf_tool.running.jobs import run_with_progress
+from csf_tool.text import count, verb
 from csf_tool.write.journal import Journal, Record
 from csf_tool.write.output import OutputShard
 
@@ -69,7 +70,8 @@ def refuse_wrong(wrong: Sequence[Path]) -> None:
         UsageError: there are such files.
     """
     if wrong:
-        more = f", and neither do {len(wrong) - 1} more files" if len(wrong) > 1 else ""
+        others = len(wrong) - 1
+        more = f", and neither {verb(others, 'does', 'do')} {count(others, 'more file')}" if others else ""
         problem = f"does not belong there{more}: remove the wrong files, and run the command again"
         raise UsageError(problem, Code.WRONG_IN_DESTINATION, str(min(wrong)))
 

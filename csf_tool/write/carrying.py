@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from csf_tool.checkpoint.index import Index, is_index_name
 from csf_tool.checkpoint.layout import Cause
-from csf_tool.checkpoint.side_files import Beside, SideFile
+from csf_tool.checkpoint.side_files import CarriedFiles, SideFile
 from csf_tool.disk.headers import LENGTH_BYTES, parse_header
 from csf_tool.disk.reader import read_document
 from csf_tool.errors import CheckpointError
@@ -18,7 +18,7 @@ Tensors = Mapping[str, Collection[str]]
 
 
 def keep_what_stays_true(
-    found: Beside,
+    found: CarriedFiles,
     earlier: Earlier,
     shards: Iterable[str],
     tensors: Callable[[], Tensors],

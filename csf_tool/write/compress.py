@@ -14,13 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES, model_type
 from csf_tool.checkpoint.index import INDEX_NAME, index_document
 from csf_tool.checkpoint.marks import mark_encoding
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Shard
 from csf_tool.checkpoint.names import module_of
+from csf_tool.checkpoint.plane_tables import DensePlane
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
-from csf_tool.checkpoint.side_files import Beside, SideFile, beside, config_files, rewritten_configs
+from csf_tool.checkpoint.side_files import CarriedFiles, SideFile, carried_files, config_files, rewritten_configs
+from csf_tool.checkpoint.stored import Located, Shard
 from csf_tool.choices import CompressTo
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, format_by_name
 from csf_tool.coders.decoder import Decoder
@@ -214,7 +216,7 @@ def _output(
         files = _dense_files(checkpoint)
     else:
         files = _marked_files(checkpoint, choice, earlier, shards)
-    found = beside(checkpoint, same_shards=target.gives_receipts)
+    found = carried_files(checkpoint, same_shards=target.gives_receipts)
     side_files = target.placed(_kept(checkpoint, found, earlier, target, shards) + files)
     return Output("compress", shards, side_files, renderer, facts=asdict(choice), left_out=found.left_out)
 
@@ -321,7 +323,7 @@ def _relabelled(checkpoint: Checkpoint, choice: _Choice) -> list[str]:
 
 
 def _kept(
-    checkpoint: Checkpoint, found: Beside, earlier: Earlier, target: TargetLayout, shards: list[OutputShard]
+    checkpoint: Checkpoint, found: CarriedFiles, earlier: Earlier, target: TargetLayout, shards: list[OutputShard]
 ) -> list[SideFile]:
     """The files in `found` that are carried over as they are."""
 

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.known_layouts import LAYOUTS
-from csf_tool.checkpoint.model import Checkpoint, Shard
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.new_file import lock, sync_folder
@@ -96,15 +97,15 @@ def last_to_remove(source: Path, destination: Path, operation: str, options: Map
             return None
         _require_such(Run.parse(noted), source, destination, operation, options)
         if not is_as_noted(destination, noted):
-            problem = f"was made of {source}, whose shards are gone, and is not as that run has left it"
+            problem = f"was made from {source}, whose shards are gone, and is no longer as that run left it"
             problem += ": a file was added or removed, or has another size"
             if (place := noted.get(PLACE)) not in (None, escape(str(destination.resolve()))):
-                problem = f"is not what was made of {source}: that is {place}, and its shards are gone"
+                problem = f"is not what was made from {source}: that is {place}, and its shards are gone"
             raise UsageError(problem, Code.LOST_OUTPUT, str(destination))
         return []
     _require_such(Journal(destination).run(), source, destination, operation, options)
     if sound_result(destination, operation, excused=Code.RUN_UNFINISHED) is None:
-        problem = "is not whole any more, though all of it was written: nothing was removed; csf-tool verify says more"
+        problem = "is no longer complete, although it was: nothing was removed; csf-tool verify tells what is wrong"
         raise UsageError(problem, Code.LOST_OUTPUT, str(destination))
     consumed = consumed_shards(destination)
     for name, recorded in consumed.items():

@@ -10,14 +10,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES, model_type, serving_config
 from csf_tool.checkpoint.index import INDEX_NAME, index_document, read_index
 from csf_tool.checkpoint.logical import LogicalShard, Range, logical_index, logical_tensors, new_index, own_shards
 from csf_tool.checkpoint.marks import mark_encoding, strip_encoding
-from csf_tool.checkpoint.model import Checkpoint, Shard
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
-from csf_tool.checkpoint.side_files import SideFile, beside, config_files, rewritten_configs
+from csf_tool.checkpoint.side_files import SideFile, carried_files, config_files, rewritten_configs
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.tied import tied_names
 from csf_tool.choices import Target
@@ -171,7 +172,7 @@ def _output(
     if not layout.keeps_dense_files:  # readers that go by recipes expect fixed streams in slabs
         slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in checkpoint.planes}
     shards = [_copied_shard(s, layout.stored_name(s.file), layout.marks(facts.fmts), slabs) for s in checkpoint.shards]
-    found = beside(checkpoint)
+    found = carried_files(checkpoint)
 
     def tensors() -> Tensors:
         if not layout.keeps_dense_files:
@@ -258,7 +259,7 @@ def _dense_index(checkpoint: Checkpoint, target: TargetLayout, earlier: Earlier)
 
 def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptions) -> Output:
     root = options.checkpoint_root or str(checkpoint.root.resolve())
-    found = beside(checkpoint)
+    found = carried_files(checkpoint)
     files, [fmt] = found.files, facts.fmts
     for file in config_files(checkpoint):
         content = None

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from csf_tool.checkpoint.logical import LogicalShard, Range
-from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.decoder import Decoder
 from csf_tool.write.output import OutputShard, Part, Renderer, Rendering

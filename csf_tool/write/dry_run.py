@@ -9,8 +9,9 @@ import os
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.logical import Range
-from csf_tool.checkpoint.model import Checkpoint, Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.disk.reader import is_file, writing_fault
 from csf_tool.write.adopt import File, name_of, refuse_wrong

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from csf_tool.checkpoint.causes import first_of
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.problems import obstacles
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX

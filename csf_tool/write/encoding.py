@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.container import Receipt, ScaleReceipt, ShardRow, receipt_name
 from csf_tool.checkpoint.layout import Layout, SingleFile
 from csf_tool.checkpoint.logical import LogicalShard, Range, logical_tensors, merge_ranges, original_shard
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Located, Shard, Stored
+from csf_tool.checkpoint.plane_tables import DensePlane
 from csf_tool.checkpoint.planes import find_planes
 from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.checkpoint.stored import Located, Shard, Stored
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.coded import CodedPlane

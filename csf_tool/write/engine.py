@@ -12,7 +12,7 @@ from pathlib import Path
 
 from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.causes import incomplete_notes
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.streams import Readers

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from csf_tool.checkpoint.model import Checkpoint, Shard
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.problems import Problem, Severity
 from csf_tool.checkpoint.published import (
     damaged_evidence,
@@ -12,6 +12,7 @@ from csf_tool.checkpoint.published import (
     published_hashes,
     sha256_by_file,
 )
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash, hash_faults
 from csf_tool.disk.headers import SHARD_SUFFIX

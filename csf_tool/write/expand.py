@@ -4,14 +4,22 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES, mentions_encoding
 from csf_tool.checkpoint.index import INDEX_NAME, read_index
 from csf_tool.checkpoint.layout import Cause, is_licence
 from csf_tool.checkpoint.logical import LogicalShard, logical_index, logical_shards, new_index
 from csf_tool.checkpoint.marks import strip_encoding
-from csf_tool.checkpoint.model import Checkpoint, Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.problems import Problem, Severity, errors
-from csf_tool.checkpoint.side_files import Beside, SideFile, beside, config_files, covered_files, rewritten_configs
+from csf_tool.checkpoint.side_files import (
+    CarriedFiles,
+    SideFile,
+    carried_files,
+    config_files,
+    covered_files,
+    rewritten_configs,
+)
 from csf_tool.coders.decoder import Decoder
 from csf_tool.codes import Code
 from csf_tool.disk.headers import SHARD_SUFFIX
@@ -79,7 +87,7 @@ def expand(
     checkpoint.fetch_side_files()
     require_known_hashes(checkpoint, "not expanded")
     shards = logical_shards(checkpoint)
-    found = beside(checkpoint, same_shards=all(shard.sha256 for shard in shards))
+    found = carried_files(checkpoint, same_shards=all(shard.sha256 for shard in shards))
     notes: list[str] = []
     side_files = _side_files(checkpoint, shards, earlier, found, notes)
     output = Output(
@@ -106,7 +114,7 @@ def expand(
 
 
 def _side_files(
-    checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Earlier, found: Beside, notes: list[str]
+    checkpoint: Checkpoint, shards: list[LogicalShard], earlier: Earlier, found: CarriedFiles, notes: list[str]
 ) -> list[SideFile]:
     """Everything beside the shards in the order of writing: configs and index last.
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.repository import RemoteFile
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
 from csf_tool.disk.hashing import new_hasher
 from csf_tool.disk.reader import CHUNK_BYTES, writing_fault

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.side_files import config_files
 from csf_tool.disk.reader import read_document
 

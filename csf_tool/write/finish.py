@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.published import StatedOrigin
 from csf_tool.choices import CompressTo, Target
 from csf_tool.coders.decoder import Decoder

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from csf_tool.checkpoint.model import Shard
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import load_json, render_json
 from csf_tool.disk.new_file import NewFile, remove_abandoned

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterable
 from typing import BinaryIO
 
-from csf_tool.checkpoint.model import DensePlane
+from csf_tool.checkpoint.plane_tables import DensePlane
 from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.closing import Closing
 from csf_tool.disk.reader import drop_cache, writing_fault

@@ -1,6 +1,6 @@
 """The layout that compress writes: the one given, or the one whose readers will find the planes."""
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.choices import CompressTo
 from csf_tool.errors import UsageError
 from csf_tool.write.recipes import Recipes

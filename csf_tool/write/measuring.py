@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from csf_tool.cancel import CancelToken
-from csf_tool.checkpoint.model import Checkpoint, DensePlane
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
+from csf_tool.checkpoint.plane_tables import DensePlane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.coders.encoder import Encoder, read_scales
 from csf_tool.progress import Amount, OnBytes, Progress, SharedProgress

@@ -13,8 +13,9 @@ from typing import Any
 
 from csf_tool.checkpoint.layout import Cause
 from csf_tool.checkpoint.logical import Range
-from csf_tool.checkpoint.model import DensePlane, Plane, Shard
+from csf_tool.checkpoint.plane_tables import DensePlane, Plane
 from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.progress import OnBytes
 from csf_tool.write.journal import Record

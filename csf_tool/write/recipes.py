@@ -5,11 +5,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES, covering_recipe, deciding_config, quantization_config, recipes
 from csf_tool.checkpoint.experts import USUAL
 from csf_tool.checkpoint.logical import logical_tensors
 from csf_tool.checkpoint.marks import states_one_algorithm
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.side_files import config_files
 from csf_tool.disk.lenient_json import load_lenient

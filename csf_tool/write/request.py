@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.coders.decoder import Decoder, make_decoder
 from csf_tool.coders.encoder import Encoder, make_encoder
 from csf_tool.errors import UsageError

@@ -6,9 +6,11 @@ from fnmatch import fnmatchcase
 from math import prod
 from types import MappingProxyType
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.experts import USUAL, Experts
-from csf_tool.checkpoint.model import Checkpoint, DensePlane
+from csf_tool.checkpoint.plane_tables import DensePlane
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, nearest_format
+from csf_tool.text import count
 
 _REASONS = 3
 """Reasons that are named at most."""
@@ -42,7 +44,7 @@ def stay_dense(left: Sequence[LeftDense]) -> str:
         f"{_stay(len(alike))} ({'' if len(alike) == 1 else 'for example '}{alike[0].plane.name}): {reason}"
         for reason, alike in reasons.items()
     ]
-    more = f"; others stay dense for {len(said) - _REASONS} more reasons" if len(said) > _REASONS else ""
+    more = f"; others stay dense for {count(len(said) - _REASONS, 'more reason')}" if len(said) > _REASONS else ""
     return "; ".join(said[:_REASONS]) + more
 
 

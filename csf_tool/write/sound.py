@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import obstacles
 from csf_tool.codes import Code

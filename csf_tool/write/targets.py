@@ -21,9 +21,9 @@ from csf_tool.checkpoint.container import (
 )
 from csf_tool.checkpoint.container_layout import Container
 from csf_tool.checkpoint.layout import HuggingFace, Layout
-from csf_tool.checkpoint.model import Shard
 from csf_tool.checkpoint.published import StatedOrigin
 from csf_tool.checkpoint.side_files import SideFile
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat, titles
 from csf_tool.disk.hashing import sha256_of

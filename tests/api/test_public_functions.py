@@ -19,9 +19,8 @@ import csf_tool
 from csf_tool.cli import app
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
 from tests.building import tree
+from tests.fixture_types import Copied, Sample
 from tests.hub_server import Hub
-
-Sample = Callable[[str], Path]
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(csf_tool, name)
@@ -120,7 +119,7 @@ def test_a_source_that_is_consumed(sample: Sample, tmp_path: Path) -> None:
         assert command(*words) == again
 
 
-def test_a_verdict_is_a_value(copied: Callable[..., Path], sample: Sample) -> None:
+def test_a_verdict_is_a_value(copied: Copied, sample: Sample) -> None:
     folder = copied("mxfp4-csf-container")
     shard = next(folder.rglob("*.safetensors"))
     data = bytearray(shard.read_bytes())
@@ -217,7 +216,7 @@ def test_wrong_values_are_usage_errors(
         FUNCTIONS[function](**places | given)
 
 
-def test_errors_are_those_of_the_package(copied: Callable[..., Path], tmp_path: Path) -> None:
+def test_errors_are_those_of_the_package(copied: Copied, tmp_path: Path) -> None:
     folder = copied("nvfp4-csf-hf")
     shard = next(folder.glob("*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:-100])
@@ -242,7 +241,7 @@ def test_what_the_system_refuses_is_an_error_of_the_package(sample: Sample, monk
 
 
 def test_home_is_what_a_path_begins_with(
-    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: Callable[..., Path]
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: Copied
 ) -> None:
     """A folder of the name `~` is never made: who removes it may remove their home."""
     monkeypatch.setenv("HOME", str(copied("nvfp4-csf-hf").parent))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.logical import (
     Range,
     logical_shards,
@@ -14,8 +15,8 @@ from csf_tool.checkpoint.logical import (
     original_shard,
     own_shards,
 )
-from csf_tool.checkpoint.model import Checkpoint, Plane
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec import reference
 from csf_tool.errors import CheckpointError

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ from csf_tool.checkpoint.published import published_hashes
 from csf_tool.disk.json_files import load_json
 from csf_tool.errors import CheckpointError
 from tests.commands import run
-
-Copied = Callable[..., Path]
+from tests.fixture_types import Copied
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX pipes")

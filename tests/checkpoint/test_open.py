@@ -3,16 +3,14 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors import safe_open
 
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import Severity, errors
-from csf_tool.errors import CheckpointError, CsfToolError, UsageError
+from csf_tool.errors import CheckpointError, UsageError
 from tests.building import (
     LFS_POINTER,
     MXFP4,
@@ -36,21 +34,11 @@ from tests.building import (
     write_json,
     write_shard,
 )
+from tests.checkpoint.opening import problems, refused
 
 SAMPLES = Path(__file__).parent.parent / "data" / "samples"
 INDEX = "model.safetensors.index.json"
 ONE, TWO, THREE = (shard_name(i, 3) for i in (1, 2, 3))
-
-
-def problems(path: Path, severity: Severity = Severity.ERROR) -> list[str]:
-    return [str(p) for p in open_checkpoint(path).problems if p.severity is severity]
-
-
-def refused(path: Path, kind: type[CsfToolError]) -> str:
-    with pytest.raises(kind) as caught:
-        open_checkpoint(path)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # What a path is
@@ -211,64 +199,7 @@ def test_a_download_that_has_only_begun(tmp_path: Path, folder: str) -> None:
         )
 
 
-# Serving directories
-
-
-def serving(root: Path, checkpoint_root: object, *, index: bool = True, codec: str = "nvfp4") -> Path:
-    """A serving directory as older vLLM builds make them: copies of the metadata, the source's index among them."""
-    config = {"quantization_config": {"quant_method": f"{codec}_csf", "format_version": 1}}
-    if checkpoint_root is not None:
-        config["quantization_config"]["checkpoint_root"] = checkpoint_root
-    write_json(root / "config.json", config)
-    if index:
-        write_json(root / INDEX, index_of(model(NVFP4)))
-    return root
-
-
-@pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
-@pytest.mark.parametrize("codec", ["nvfp4", "mxfp4"])
-def test_a_serving_directory_leads_to_its_weights(tmp_path: Path, index: bool, codec: str) -> None:
-    root = mini_container(tmp_path / "weights")
-    checkpoint = open_checkpoint(serving(tmp_path / "serve", str(root), index=index, codec=codec))
-    assert (checkpoint.path, checkpoint.layout.name) == (root, "container")
-
-
-@pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
-def test_a_relative_checkpoint_root_counts_from_the_directory(tmp_path: Path, index: bool) -> None:
-    mini_container(tmp_path / "weights")
-    checkpoint = open_checkpoint(serving(tmp_path / "serve", "../weights", index=index))
-    assert checkpoint.path == tmp_path / "weights"
-
-
-@pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
-@pytest.mark.parametrize("root", ["/models/csf", "../gone", None, 7, "", ".", "a\0b"])
-def test_a_serving_directory_whose_weights_are_not_here(tmp_path: Path, root: object, index: bool) -> None:
-    message = refused(serving(tmp_path / "serve", root, index=index), UsageError)
-    assert message.startswith(f"{tmp_path / 'serve'}: is a serving directory, not a checkpoint")
-    assert message.endswith("which does not exist here; give the folder that you downloaded")
-
-
-@pytest.mark.parametrize("method", [None, [], {}, ["nvfp4_csf"], 7])
-def test_a_quant_method_that_is_no_string_makes_no_serving_directory(tmp_path: Path, method: object) -> None:
-    write_json(tmp_path / "config.json", {"quantization_config": {"quant_method": method}})
-    assert "not a checkpoint" in refused(tmp_path, UsageError)
-
-
-def test_serving_directories_that_lead_to_each_other(tmp_path: Path) -> None:
-    serving(tmp_path / "a", "../b")
-    serving(tmp_path / "b", "../a")
-    assert "is a serving directory, and another serving directory gives it as its weights" in refused(
-        tmp_path / "a", UsageError
-    )
-
-
-def test_a_serving_directory_with_shards_in_it_is_opened_as_it_is(tmp_path: Path) -> None:
-    mini_hf(tmp_path)
-    serving(tmp_path, "/models/csf", index=False)
-    assert open_checkpoint(tmp_path).layout.name == "hf"
-
-
-# Half and half
+# Two layouts in one folder
 
 
 MIXED = "a container and a Hugging Face checkpoint seem to be in one folder. Download each into its own folder"
@@ -526,112 +457,6 @@ def test_names_from_files_are_escaped_in_problems(tmp_path: Path) -> None:
     [problem] = problems(tmp_path)
     assert problem.startswith("model.safetensors: \\x1b[2Jevil\\n: has no NVFP4 exception list")
     assert "\x1b" not in problem
-
-
-# Recipes against streams
-
-EXPERTS = "model.layers.0.mlp.experts"
-
-
-def _hf_quant_flat(config: Any) -> Any:
-    return config["quantization_config"]
-
-
-def _hf_quant_nested(config: Any) -> Any:
-    return {"producer": {"name": "modelopt"}, "quantization": config["quantization_config"]}
-
-
-PLACES: list[tuple[str, str, Callable[[Any], Any]]] = [
-    ("top", "config.json", lambda config: config),
-    ("text_config", "config.json", lambda config: {"text_config": config}),
-    ("flat", "hf_quant_config.json", _hf_quant_flat),
-    ("nested", "hf_quant_config.json", _hf_quant_nested),
-]
-
-
-@pytest.fixture(params=PLACES, ids=lambda place: place[0])
-def write_config(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Any], str]:
-    """Writes a config into one of the four places; gives the file's name."""
-    _, name, wrap = request.param
-
-    def write(config: Any) -> str:
-        (tmp_path / "config.json").unlink(missing_ok=True)
-        write_json(tmp_path / name, wrap(config))
-        return str(name)
-
-    return write
-
-
-def test_recipes_that_fit_in_every_place(tmp_path: Path, write_config: Callable[[Any], str]) -> None:
-    mini_hf(tmp_path)
-    write_config(recipes_config(2))
-    assert open_checkpoint(tmp_path).problems == []
-
-
-def test_a_marked_module_without_streams(tmp_path: Path, write_config: Callable[[Any], str]) -> None:
-    mini_hf(tmp_path)
-    name = write_config(recipes_config(3))
-    text = "is marked weight_scale_encoding: csf, but no shard holds CSF streams of it"
-    assert problems(tmp_path) == [f"{name}: model.layers.2.mlp.experts: {text}"]
-
-
-def test_streams_under_a_recipe_that_is_not_marked(tmp_path: Path, write_config: Callable[[Any], str]) -> None:
-    mini_hf(tmp_path)
-    config = recipes_config(2)
-    del config["quantization_config"]["quantized_layers"][EXPERTS]["weight_scale_encoding"]
-    name = write_config(config)
-    text = "has CSF streams, but its recipe is not marked weight_scale_encoding: csf"
-    assert problems(tmp_path) == [f"{name}: {EXPERTS}: {text}"]
-
-
-def test_dense_scales_under_a_marked_recipe(tmp_path: Path, write_config: Callable[[Any], str]) -> None:
-    stored = model(NVFP4)
-    stored[shard_name(1, 2)] = compressed(stored[shard_name(1, 2)], NVFP4)
-    write_hf(tmp_path, stored, config={})
-    name = write_config(recipes_config(2))
-    found = problems(tmp_path)
-    dense = "model.layers.1.mlp.experts.0.gate_proj.weight_scale"
-    recipe = "model.layers.1.mlp.experts"
-    assert f"{name}: {dense}: is stored dense, but {recipe} is marked weight_scale_encoding: csf" in found
-    assert len(found) == 4
-
-
-def test_streams_that_no_recipe_covers(tmp_path: Path, write_config: Callable[[Any], str]) -> None:
-    mini_hf(tmp_path)
-    name = write_config(recipes_config(1))
-    assert problems(tmp_path) == []
-    assert problems(tmp_path, Severity.WARNING) == [
-        f"{name}: model.layers.1.mlp.experts.0.{projection}: has CSF streams, but no recipe covers it: "
-        "readers would not find them"
-        for projection in ("down_proj", "gate_proj", "up_proj")
-    ]
-
-
-def test_a_recipe_for_the_module_itself_comes_before_the_one_around_it(tmp_path: Path) -> None:
-    config = recipes_config(1)
-    layers = config["quantization_config"]["quantized_layers"]
-    layers[f"{EXPERTS}.0.gate_proj"] = {"quant_algo": "NVFP4"}
-    write_hf(tmp_path, {"model.safetensors": compressed(layer(0, NVFP4), NVFP4)}, config=config)
-    assert problems(tmp_path) == [
-        f"config.json: {EXPERTS}.0.gate_proj: has CSF streams, but its recipe is not marked weight_scale_encoding: csf"
-    ]
-
-
-def test_uncompressed_recipes_beside_csf_ones_are_ordinary(tmp_path: Path) -> None:
-    mtp = [
-        Tensor("mtp.0.x.weight", "F8_E4M3", (4, 64), bytes(256)),
-        Tensor("mtp.0.x.weight_scale", "U8", (4, 2), bytes(8)),
-    ]
-    config = recipes_config(1)
-    config["quantization_config"]["quantized_layers"]["mtp.0"] = {"quant_algo": "MXFP8"}
-    write_hf(tmp_path, {"model.safetensors": compressed(layer(0, NVFP4), NVFP4) + mtp}, config=config)
-    assert open_checkpoint(tmp_path).problems == []
-
-
-def test_a_container_is_not_held_against_recipes_of_its_source(tmp_path: Path) -> None:
-    root = mini_container(tmp_path)
-    write_json(root / "config.json", recipes_config(9))
-    assert open_checkpoint(root).problems == []
 
 
 # Scale

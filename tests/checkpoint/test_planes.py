@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.container import ScaleReceipt
-from csf_tool.checkpoint.model import Checkpoint, DensePlane, Plane, Stored
 from csf_tool.checkpoint.open import open_checkpoint
+from csf_tool.checkpoint.plane_tables import DensePlane, Plane
 from csf_tool.checkpoint.planes import find_planes, stream_names
 from csf_tool.checkpoint.problems import errors
+from csf_tool.checkpoint.stored import Stored
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec.formats import MXFP4 as MXFP4_FORMAT
 from csf_tool.codec.formats import NVFP4 as NVFP4_FORMAT

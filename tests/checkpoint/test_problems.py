@@ -5,9 +5,9 @@ from pathlib import Path
 
 from csf_tool.checkpoint.container_layout import Container
 from csf_tool.checkpoint.cross_check import cross_check
-from csf_tool.checkpoint.model import Stored
 from csf_tool.checkpoint.open import open_checkpoint, open_listed
 from csf_tool.checkpoint.problems import Problems, Severity, errors, warnings
+from csf_tool.checkpoint.stored import Stored
 from csf_tool.codes import Code
 from tests.building import change_json, mini_container, shard_name, write_json
 

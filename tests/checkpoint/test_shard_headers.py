@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from tests.building import (
     MXFP4,

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, is_typeddict
 
@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import csf_tool
 from csf_tool.cli import app
 from tests.documents.definitions import Definition, definitions, misfits
+from tests.fixture_types import Sample
 from tests.test_other_scales import KINDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
@@ -22,8 +23,6 @@ HEAD = "\n## Documents\n"
 
 DEFINED = definitions()
 WHOLE = {definition.schema: definition for definition in DEFINED.values() if definition.schema}
-
-Sample = Callable[[str], Path]
 
 
 def run(*arguments: object) -> tuple[int, Any]:

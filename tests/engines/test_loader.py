@@ -15,7 +15,7 @@ import safetensors
 import torch
 
 from csf_tool.checkpoint.logical import LogicalTensor, logical_tensors
-from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.dtypes import DTYPES
 from csf_tool.errors import CsfToolError
 from csf_tool.loading.tensors import opened
@@ -374,20 +374,21 @@ VERSIONS = {"0.26.0": True, "0.32.0+cpu": True, "0.33.1.dev3": True, "0.25.9": F
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_versions_that_are_known(version: str) -> None:
-    from csf_tool.engines.vllm.versions import is_tested
+    from csf_tool.engines.vllm.versions import TESTED
 
-    assert is_tested(version) is VERSIONS[version]
+    assert TESTED.includes(version) is VERSIONS[version]
 
 
 def test_other_versions_are_one_warning(csf: Path, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from csf_tool.engines.version_range import warn_once
     from csf_tool.engines.vllm import versions
 
-    versions.warn_of_untested_version.cache_clear()
+    warn_once.cache_clear()
     monkeypatch.setattr(versions, "running_version", lambda: "0.99.0")
     for _ in range(2):
         loading.weights(loading.loader(), csf)
     assert len([line for line in said if line.startswith("vLLM 0.99.0 is outside the range")]) == 1
-    versions.warn_of_untested_version.cache_clear()
+    warn_once.cache_clear()
 
 
 @pytest.mark.parametrize("make", [mini_hf, in_folder, mini_container], ids=lambda make: str(make.__name__))

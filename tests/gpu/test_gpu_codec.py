@@ -3,7 +3,7 @@
 Without a GPU the kernels run in Triton's interpreter.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,10 @@ from csf_tool.errors import EnvironmentFault, UsageError
 from csf_tool.progress import Silent
 from csf_tool.prove.verify import verify
 from csf_tool.write.expand import expand
+from tests.fixture_types import Sample
 
 pytestmark = pytest.mark.slow
 
-Sample = Callable[[str], Path]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -3,7 +3,6 @@
 Without a GPU the kernels run in Triton's interpreter, and the copies through pinned memory are left out.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,8 @@ from csf_tool.errors import EnvironmentFault, StreamError
 from csf_tool.gpu.streams import CsfStreams
 from csf_tool.loading.staging import Stager, Transfer
 from csf_tool.loading.torch_loader import TorchLoader
+from tests.fixture_types import Copied, Sample
 from tests.gpu.stacks import DEVICE
-
-Sample = Callable[[str], Path]
 
 SAMPLES = ["nvfp4-csf-hf", "mxfp4-csf-container"]
 
@@ -45,7 +43,7 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
     return tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def test_broken_streams_are_named_as_the_cpu_names_them(copied: Callable[..., Path]) -> None:
+def test_broken_streams_are_named_as_the_cpu_names_them(copied: Copied) -> None:
     root = copied("nvfp4-csf-hf")
     plane = open_checkpoint(root).planes[2]
     with open(plane.fixed.shard.path, "r+b") as file:

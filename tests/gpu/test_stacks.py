@@ -193,7 +193,7 @@ def test_experts_that_are_missing_or_unlike(tmp_path: Path) -> None:
     fewer = [t for t in tensors if "experts.1.gate_proj" not in t.name]
     root = write_hf(tmp_path / "fewer", {"a.safetensors": fewer})
     with pytest.raises(
-        CheckpointError, match="layer 3, gate: 1 of 3 experts have no block scales, for example expert 1"
+        CheckpointError, match="layer 3, gate: 1 of 3 experts has no block scales, for example expert 1"
     ):
         load_stack(root, 3, "gate", device=DEVICE)
     assert load_stack(root, 3, "up", device=DEVICE).experts == EXPERTS

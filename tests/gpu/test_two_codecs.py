@@ -1,6 +1,5 @@
 """Two codecs in one checkpoint on the GPU core: batches, loading and stacks take each plane by its own format."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,11 @@ from csf_tool.write.compress import CompressOptions, compress
 from csf_tool.write.expand import expand
 from tests import oracle
 from tests.building import DRAFT_EXPERTS, MAIN_EXPERTS, MXFP4, compressed, tree, write_hf
+from tests.fixture_types import Sample
 from tests.test_two_codecs import CSF, DENSE, MIXES
 
 pytestmark = pytest.mark.slow
 
-Sample = Callable[[str], Path]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BATCHES = pytest.mark.parametrize("batch_bytes", [1, 300, 1 << 20], ids=["one-plane", "two-planes", "all-planes"])

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,6 @@ from tests.hub_server import Fault, Hub
 CSF, CONTAINER = "org/nvfp4-csf-hf", "org/nvfp4-csf-container"
 ONE, TWO, THREE = (f"model-0000{i}-of-00003{SHARD_SUFFIX}" for i in (1, 2, 3))
 NEWER = "b" * 40
-
-Copied = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True)

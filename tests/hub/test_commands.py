@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +16,8 @@ from typer.testing import CliRunner, Result
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.cli import app
 from tests.building import tree
+from tests.fixture_types import Copied, Sample
 from tests.hub_server import Fault, Hub, Request
-
-Copied = Callable[..., Path]
-Sample = Callable[[str], Path]
 
 CSF, DENSE, CONTAINER = "org/nvfp4-csf-hf", "org/nvfp4-dense", "org/nvfp4-csf-container"
 FIRST, SECOND, THIRD = (f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3))
@@ -142,7 +139,7 @@ def test_a_difference_is_named(hub: Hub, copied: Copied) -> None:
             "code": "reference-differs",
             "file": FIRST,
             "tensor": scale,
-            "problem": "differs first at row 5, column 7; 1 of 9216 bytes are wrong (0.0109%)",
+            "problem": "differs first at row 5, column 7; wrong bytes: 1 of 9216 (0.0109%)",
         }
     ]
     found = checks(verify(CSF, "--against", "org/changed", "--all-tensors"))["against"]

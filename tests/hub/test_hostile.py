@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,8 @@ from csf_tool.hub import threads
 from csf_tool.hub.errors import RetryPolicy
 from csf_tool.hub.name import find_source
 from tests.commands import run
+from tests.fixture_types import Copied
 from tests.hub_server import Fault, Hub, Request
-
-Copied = Callable[..., Path]
 
 NAME = "nvfp4-csf-hf"
 API, SMALL, SHARD, STORAGE = "/api/models/org", "/config.json", "-of-00003.safetensors", "/storage/"

@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,10 +11,10 @@ from huggingface_hub import snapshot_download
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import warnings
-from csf_tool.checkpoint.side_files import beside
+from csf_tool.checkpoint.side_files import carried_files
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
 from csf_tool.hub import ranges as hub_ranges
 from csf_tool.hub import remote_file
@@ -26,10 +25,8 @@ from csf_tool.hub.remote_file import BLOCK_BYTES, HEAD_BYTES, ReadAhead, RemoteF
 from csf_tool.hub.repo import HubRepo
 from csf_tool.look.stats import collect_stats
 from tests import building
+from tests.fixture_types import Copied, Sample
 from tests.hub_server import TOKEN, Fault, Hub, Request
-
-Copied = Callable[..., Path]
-Sample = Callable[[str], Path]
 
 
 def opened(argument: str) -> Checkpoint:
@@ -113,7 +110,7 @@ def test_a_single_file_goes_before_the_index_of_a_variant(hub: Hub, sample: Samp
     for checkpoint in (opened("org/two"), open_checkpoint(folder)):
         assert [shard.name for shard in checkpoint.shards] == ["model.safetensors"]
         assert (checkpoint.index, checkpoint.index_name, checkpoint.lacking) == (None, None, [])
-        assert [file.name for file in beside(checkpoint).files] == [variant]
+        assert [file.name for file in carried_files(checkpoint).files] == [variant]
 
 
 def test_a_header_takes_two_ranges_of_exactly_its_bytes(hub: Hub, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What a name means that nobody has typed carefully: addresses of pages, near names, hosts that do not resolve."""
 
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ from csf_tool.hub.errors import RetryPolicy
 from csf_tool.hub.name import HubName, find_source
 from csf_tool.hub.repo import HubRepo
 from tests.commands import run, says
+from tests.fixture_types import Copied
 from tests.hub_server import Hub
-
-Copied = Callable[..., Path]
 
 SITE = "https://huggingface.co"
 PAGES = {
@@ -185,9 +183,9 @@ def test_the_scheme_as_it_is_typed(hub: Hub, scheme: str) -> None:
     ("name", "said"),
     [
         ("file:///tmp/models/x", "file:///tmp/models/x: give the path itself: /tmp/models/x"),
-        ("s3://bucket/x", "s3://bucket/x: s3: is no address that csf-tool reads"),
-        ("gs://bucket/x/", "gs://bucket/x/: gs: is no address that csf-tool reads"),
-        ("ssh://host/x", "ssh://host/x: ssh: is no address that csf-tool reads"),
+        ("s3://bucket/x", "s3://bucket/x: s3: is not an address that csf-tool reads"),
+        ("gs://bucket/x/", "gs://bucket/x/: gs: is not an address that csf-tool reads"),
+        ("ssh://host/x", "ssh://host/x: ssh: is not an address that csf-tool reads"),
         ("org/name@", "org/name@: names no revision after the @ (a variable that is not set?)"),
         ("hf://org/name@ ", "hf://org/name@: names no revision after the @ (a variable that is not set?)"),
         ("org/name/model.safetensors", "org/name/model.safetensors: no such file or folder; of a repository"),

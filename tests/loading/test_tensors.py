@@ -39,8 +39,7 @@ from tests.building import (
     write_hf,
     write_shard,
 )
-
-Sample = Callable[[str], Path]
+from tests.fixture_types import Copied, Sample
 
 PAIRS = [
     ("nvfp4-csf-hf", "nvfp4-dense"),
@@ -304,7 +303,7 @@ def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
             csf_tool.safe_open(root, device=device)
 
 
-def test_broken_streams_are_refused_where_they_are_read(copied: Callable[..., Path]) -> None:
+def test_broken_streams_are_refused_where_they_are_read(copied: Copied) -> None:
     root = copied("nvfp4-csf-hf")
     plane = open_checkpoint(root).planes[3]
     where = plane.exceptions
@@ -318,7 +317,7 @@ def test_broken_streams_are_refused_where_they_are_read(copied: Callable[..., Pa
         csf_tool.load_file(root)
 
 
-def test_a_file_that_changes_after_it_was_opened(copied: Callable[..., Path]) -> None:
+def test_a_file_that_changes_after_it_was_opened(copied: Copied) -> None:
     root = copied("nvfp4-csf-hf")
     with csf_tool.safe_open(root) as f, csf_tool.safe_open(root, "np") as g:
         for shard in root.glob("*.safetensors"):

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,8 @@ from csf_tool.errors import UsageError
 from csf_tool.look.inspection import Inspected, choose_planes, inspect_plane
 from tests import building
 from tests.building import mini_hf, write_hf
+from tests.fixture_types import Sample
 
-Sample = Callable[[str], Path]
 GATE = "model.language_model.layers.1.mlp.experts.2.gate_proj"
 
 
@@ -168,7 +167,7 @@ def test_what_is_not_a_number_is_null(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("sample_name", ["nvfp4-csf-hf", "nvfp4-dense", "nvfp4-csf-container"])
-def test_the_end_of_a_name_that_one_plane_has(sample: Callable[[str], Path], sample_name: str, name: str) -> None:
+def test_the_end_of_a_name_that_one_plane_has(sample: Sample, sample_name: str, name: str) -> None:
     [plane] = choose_planes(open_checkpoint(sample(sample_name)), name)
     assert plane.name == "model.language_model.layers.0.mlp.experts.1.gate_proj.weight_scale"
 
@@ -182,6 +181,6 @@ def test_the_end_of_a_name_that_one_plane_has(sample: Callable[[str], Path], sam
         ("model.languge_model.layers.0.mlp.experts.1.gate_proj", r"did you mean 'model.language_model.layers.0.mlp."),
     ],
 )
-def test_names_that_mean_no_plane_are_mended(sample: Callable[[str], Path], name: str, said: str) -> None:
+def test_names_that_mean_no_plane_are_mended(sample: Sample, name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         choose_planes(open_checkpoint(sample("nvfp4-csf-hf")), name)

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,9 @@ from csf_tool.cli import app
 from csf_tool.look.listing import list_tensors
 from tests.building import Tensor, write_shard
 from tests.documents.definitions import definitions, misfits
+from tests.fixture_types import Copied, Sample
 from tests.hub_server import Hub
 from tests.terminals import on_terminal
-
-Sample = Callable[[str], Path]
 
 SAMPLES = ("nvfp4-csf-hf", "nvfp4-csf-container", "two-codecs-csf-hf", "mxfp4-dense")
 
@@ -94,7 +92,7 @@ def test_names_are_harmless_and_records_stay_lines(tmp_path: Path) -> None:
     assert [row[0] for row in lines(tmp_path, "ü[0]")] == ["ü[0]"]
 
 
-def test_what_is_wrong_is_said_beside_the_list(copied: Callable[..., Path]) -> None:
+def test_what_is_wrong_is_said_beside_the_list(copied: Copied) -> None:
     folder = copied("nvfp4-csf-hf")
     gone = sorted(folder.glob("*.safetensors"))[0]
     gone.unlink()

@@ -1,8 +1,6 @@
 """stats --markdown: tables that GitHub shows as tables, whatever names are in them."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,8 +10,7 @@ from csf_tool.choices import GroupBy
 from csf_tool.cli import app
 from csf_tool.look.stats import Totals, collect_stats, groups_of
 from csf_tool.report.markdown import stats_markdown
-
-Sample = Callable[[str], Path]
+from tests.fixture_types import Sample
 
 
 def tables(text: str) -> list[list[list[str]]]:

@@ -1,7 +1,6 @@
 """plan against sizes taken from the tensors themselves, and against the arithmetic of the two strategies."""
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,7 @@ from csf_tool.report.plan import plan_report
 from tests.building import MXFP4, NVFP4, Codec, matrix, mini_dense, write_hf
 from tests.building import compressed as csf
 from tests.commands import run
-
-Sample = Callable[[str], Path]
+from tests.fixture_types import Sample
 
 
 def moe(root: Path, codec: Codec = NVFP4, rows: int = 64, cols: int = 8) -> Path:

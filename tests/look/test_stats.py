@@ -2,7 +2,6 @@
 
 import json
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.documents.stats import stats_document
 from csf_tool.look.stats import collect_stats
-
-Sample = Callable[[str], Path]
+from tests.commands import run, says
+from tests.fixture_types import Copied, Sample
 
 
 def entries(folder: Path) -> dict[str, tuple[str, list[int], int]]:
@@ -95,7 +94,7 @@ def test_a_dense_checkpoint_has_blanks_where_csf_would_save(sample: Sample, dens
     assert all(entry["csf_bytes"] is None for entry in report["by_projection"])
 
 
-def test_no_tensor_data_are_read(copied: Callable[..., Path]) -> None:
+def test_no_tensor_data_are_read(copied: Copied) -> None:
     """Data replaced by holes change nothing: only the headers were looked at."""
     folder = copied("nvfp4-csf-hf")
     before = stats_document(collect_stats(open_checkpoint(folder)))
@@ -106,3 +105,11 @@ def test_no_tensor_data_are_read(copied: Callable[..., Path]) -> None:
             file.truncate(8 + length)
             file.truncate(size)
     assert stats_document(collect_stats(open_checkpoint(folder))) == before
+
+
+@pytest.mark.parametrize(
+    ("left", "said"), {"*layers.0*": "12 more planes, ", "*layers.0*.0.up*": "1 more plane, "}.items()
+)
+def test_planes_beside_csf_ones_that_are_stored_dense(sample: Sample, tmp_path: Path, left: str, said: str) -> None:
+    run("compress", sample("nvfp4-dense"), tmp_path / "out", "--to", "container", "--exclude", left)
+    says(run("stats", tmp_path / "out"), f"\n{said}", " stored dense.\n")

@@ -38,7 +38,7 @@ def test_equal_bytes_are_equal_even_where_floats_are_not(tmp_path: Path) -> None
 def test_minus_zero_is_not_zero(tmp_path: Path) -> None:
     zero, minus = bytes(8), b"\0\0\0\0\0\0\0\x80"
     found = compare(tensor(tmp_path, "F32", (2,), zero), minus, zero)
-    assert found == "differs first at element 1; 1 of 8 bytes are wrong (12.5%)"
+    assert found == "differs first at element 1; wrong bytes: 1 of 8 (12.5%)"
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 100])
@@ -46,7 +46,7 @@ def test_the_first_place_and_the_share_are_the_same_in_any_pieces(tmp_path: Path
     ours, theirs = bytearray(24), bytearray(24)
     theirs[13] = theirs[14] = theirs[22] = 1
     found = compare(tensor(tmp_path, "U8", (4, 6), bytes(24)), bytes(ours), bytes(theirs), step)
-    assert found == "differs first at row 2, column 1; 3 of 24 bytes are wrong (12.5%)"
+    assert found == "differs first at row 2, column 1; wrong bytes: 3 of 24 (12.5%)"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def test_failed_shards_are_named_and_verified_again_alone(tmp_path: Path) -> Non
     assert json.loads(first.stdout)["failed_files"] == [bad]
     again = run("verify", root, "--only", shard_name(5, 8))
     assert again.exit_code == 1
-    says(again, "Only 1 of 8 shards were looked at.", f"{bad}: sha256 is ")
+    says(again, "Only 1 of 8 shards was looked at.", f"{bad}: sha256 is ")
     (root / bad).write_bytes(good)
     mended = run("verify", root, "--only", bad, "--json")
     assert mended.exit_code == 0

@@ -5,7 +5,6 @@ import json
 import random
 import struct
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,8 @@ from csf_tool.prove.verify import verify
 from csf_tool.running import forked
 from tests.building import overwrite, span
 from tests.downloads import hub_cache
+from tests.fixture_types import Copied, Sample
 from tests.oracle import Tensors, Unsure, logical_tensors
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
 
 GATE = "model.language_model.layers.0.mlp.experts.0.gate_proj"
 FIRST = "model-00001-of-00003.safetensors"
@@ -104,7 +101,7 @@ def test_the_first_differing_row_and_column_are_named(copied: Copied, sample: Sa
     overwrite(folder / FIRST, codes + 3, bytes([raw[codes + 3] ^ 0x10]))  # the high nibble: column 7
     found = run(folder, sample("nvfp4-dense"))
     assert [str(p) for p in found.reference.failures] == [
-        f"{FIRST}: {GATE}.weight_scale: differs first at row {row}, column 7; 1 of 9216 bytes are wrong (0.0109%)"
+        f"{FIRST}: {GATE}.weight_scale: differs first at row {row}, column 7; wrong bytes: 1 of 9216 (0.0109%)"
     ]
 
 

@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from csf_tool.report.console import print_out, terminal_width
 from csf_tool.report.table import Table
 from tests.commands import run
+from tests.fixture_types import Copied
 from tests.terminals import on_terminal
 
 SAMPLES = ("nvfp4-csf-hf", "nvfp4-dense", "mxfp4-csf-container", "two-codecs-csf-hf")
@@ -47,7 +47,7 @@ class Screen(io.StringIO):
 
 
 @pytest.fixture
-def here(copied: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> Path:
     folders = [copied(name) for name in SAMPLES]
     monkeypatch.chdir(folders[0].parent)
     return folders[0].parent
@@ -148,9 +148,7 @@ def test_what_is_no_terminal_has_no_width() -> None:
 
 
 @pytest.mark.slow
-def test_a_person_is_told_where_messages_are_explained(
-    copied: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_person_is_told_where_messages_are_explained(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs get the messages alone, unless they ask for more."""
     folder = copied("nvfp4-csf-hf", "x")
     (folder / "model.safetensors.index.json").unlink()

@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,11 +22,9 @@ from csf_tool.running.cluster import RemoteDecoder, cluster_executor
 from csf_tool.write.expand import Expanded, expand
 from csf_tool.write.run import WriteOptions
 from tests.building import tree
+from tests.fixture_types import Copied, Sample
 
 pytestmark = pytest.mark.slow
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from csf_tool.cli import app
 from csf_tool.write import engine
 from csf_tool.write.consume import Consumer
 from tests.building import tree
-from tests.write.test_engine import CONSUME, OPERATIONS, Copied, Sample, done, every_operation, forget, run, shards
+from tests.fixture_types import Copied, Sample
+from tests.write.test_engine import CONSUME, OPERATIONS, done, every_operation, forget, run, shards
 
 pytestmark = pytest.mark.slow
 
@@ -133,7 +134,7 @@ def test_a_source_says_itself_what_its_shards_became(
     assert run(name, source, other, *CONSUME).exit_code == 0
     (other / "notes.txt").write_text("mine")
     elsewhere = run(name, source, other, *CONSUME)
-    assert (elsewhere.exit_code, f"is not what was made of {source}: that is {out}," in elsewhere.stderr) == (2, True)
+    assert (elsewhere.exit_code, f"is not what was made from {source}: that is {out}," in elsewhere.stderr) == (2, True)
     (out / shards(out)[0]).unlink()
     for result in (run(name, source, out, *CONSUME), CliRunner().invoke(app, finish)):
         assert (result.exit_code, "is not as that run has left it" in result.stderr) == (2, True)
@@ -229,7 +230,7 @@ def test_what_was_made_of_removed_shards_and_is_lost(
                 for more in ([], ["--dry-run"]):
                     result = run(name, source, out, *CONSUME, *more)
                     assert result.exit_code in (1, 2), result.output
-                    lost = "is missing now", "is not whole any more"
+                    lost = "is missing now", "is no longer complete"
                     assert any(words in result.stderr for words in lost), result.output
                     assert tree(source) == before
             damage.undo()

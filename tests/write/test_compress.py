@@ -26,9 +26,7 @@ from csf_tool.write.run import WriteOptions
 from csf_tool.write.selection import Rules
 from csf_tool.write.targets import TARGETS
 from tests.building import tree
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
+from tests.fixture_types import Copied, Sample
 
 INDEX = "model.safetensors.index.json"
 

@@ -23,9 +23,7 @@ from csf_tool.write.journal import is_complete
 from csf_tool.write.run import WriteOptions
 from tests.building import MXFP4, dense_two_codecs, mini_container, mini_dense, mini_hf, tree
 from tests.faults import Order, Outcome, Server
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
+from tests.fixture_types import Copied, Sample
 
 CONSUME = ["--consume-source", "--yes", "--device", "cpu"]
 

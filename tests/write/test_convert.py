@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,7 @@ from csf_tool.prove.verify import verify
 from csf_tool.write.convert import Converted, ConvertOptions, convert
 from csf_tool.write.run import WriteOptions
 from tests.building import tree
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
+from tests.fixture_types import Copied, Sample
 
 FIRST = "model-00001-of-00003.safetensors"
 

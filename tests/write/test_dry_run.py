@@ -13,11 +13,9 @@ from typer.testing import CliRunner
 
 from csf_tool.cli import app
 from tests.documents.definitions import definitions, misfits
+from tests.fixture_types import Copied, Sample
 from tests.hub_server import Hub
 from tests.write.test_engine import CONSUME, OPERATIONS, argv, done, every_operation, report, run, shards
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
 
 
 def state(*folders: Path) -> dict[str, Any]:

@@ -16,9 +16,7 @@ from typer.testing import CliRunner, Result
 
 from csf_tool.cli import app
 from tests.building import tree
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
+from tests.fixture_types import Copied, Sample
 
 OPERATIONS = {
     "expand hf": ("nvfp4-csf-hf", ["expand"]),

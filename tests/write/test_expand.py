@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,7 @@ from csf_tool.disk.reader import CHUNK_BYTES
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.progress import NOTHING, Amount, Silent
 from csf_tool.write.expand import Expanded, expand
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
+from tests.fixture_types import Copied, Sample
 
 
 def run(source: Path, destination: Path) -> Expanded:

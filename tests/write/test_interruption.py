@@ -15,9 +15,7 @@ import pytest
 
 from tests.building import MXFP4, NVFP4, mini_container, mini_dense, mini_hf, tree
 from tests.faults import Order, Outcome, Server, State, finish, start, state
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
+from tests.fixture_types import Copied, Sample
 
 JOURNAL = ".csf-tool"
 LAST = ("config.json", "model.safetensors.index.json", "manifest.json")

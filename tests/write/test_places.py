@@ -12,9 +12,7 @@ import pytest
 
 from tests.building import tree
 from tests.commands import run
-
-Sample = Callable[[str], Path]
-Copied = Callable[..., Path]
+from tests.fixture_types import Copied, Sample
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX files")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.choices import CompressTo, Target
 from csf_tool.coders.decoder import NumpyDecoder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from csf_tool.checkpoint.model import Checkpoint
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.engines.containers import is_container
 from csf_tool.engines.decoded import Tally, decoded_weights

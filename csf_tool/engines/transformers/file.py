@@ -8,8 +8,9 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from csf_tool.checkpoint.model import Checkpoint, Plane
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import STREAM_MARK, is_stream_suffix
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.engines.containers import is_container
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.loading.tensors import opened, safe_open

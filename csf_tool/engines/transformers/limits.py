@@ -4,9 +4,7 @@ Of its own it would say nothing, or nothing that leads to the cause.
 """
 
 import logging
-import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,13 @@ from transformers import __version__
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from csf_tool.checkpoint.config import load_config, quantization_config
-from csf_tool.checkpoint.model import Plane
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.codec.formats import NVFP4
+from csf_tool.engines.version_range import VersionRange, warn_once
 from csf_tool.errors import CsfToolError
 
-OLDEST, NEWEST = (5, 0), (5, 24)
-"""The oldest and the newest minor version of transformers that this was tried with; docs/serving.md says how."""
+TESTED = VersionRange("transformers", (5, 0), (5, 24))
+"""The versions of transformers that this was tried with."""
 
 logger = logging.getLogger("transformers.csf_tool")
 """A logger under transformers' own, so that its settings are followed."""
@@ -28,16 +27,8 @@ logger = logging.getLogger("transformers.csf_tool")
 def say_limits(folder: Path, planes: list[Plane]) -> None:
     """Warn, once a folder, where the model that transformers makes of these planes will not be right."""
     for limit in _limits(_quantization(folder), planes):
-        _warn(f"{folder}: {limit}")
-    if not is_tested(__version__):
-        tested = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
-        _warn(f"transformers {__version__} is outside the range that csf-tool was tested with ({tested})")
-
-
-def is_tested(version: str) -> bool:
-    """Whether a version is in the tested range."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return match is not None and OLDEST <= (int(match[1]), int(match[2])) <= NEWEST
+        warn_once(logger, f"{folder}: {limit}")
+    TESTED.warn_of(__version__, logger)
 
 
 def _limits(quantization: dict[str, Any] | None, planes: list[Plane]) -> Iterator[str]:
@@ -65,9 +56,3 @@ def _quantization(folder: Path) -> dict[str, Any] | None:
     except CsfToolError:
         return None
     return None if config is None else quantization_config(config)
-
-
-@cache
-def _warn(message: str) -> None:
-    """Say something once in a process."""
-    logger.warning(message)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.experts import USUAL
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.engines.expert_groups import ExpertGroup, expert_groups, part_of
 from csf_tool.engines.kept_layer import KeptLayer
 from csf_tool.engines.layer_workspace import LayerWorkspace

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.config.load import LoadConfig
 
-    from csf_tool.checkpoint.model import Checkpoint
+    from csf_tool.checkpoint.checkpoint import Checkpoint
     from csf_tool.engines.vllm.keeping import KeptModel
 
 Weights = Generator[tuple[str, torch.Tensor], None, None]

@@ -16,8 +16,9 @@ from typing import Any, Self
 import torch
 from vllm.model_executor.model_loader import weight_utils
 
-from csf_tool.checkpoint.model import Checkpoint, Shard
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import parse_stream_name
+from csf_tool.checkpoint.stored import Shard
 from csf_tool.dtypes import DTYPES
 
 Weights = Generator[tuple[str, torch.Tensor], None, None]

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from csf_tool.engines.vllm.versions import is_tested, running_version
+from csf_tool.engines.vllm.versions import TESTED, running_version
 
 
 def why_not(vllm_config: Any, model_config: Any) -> str | None:
@@ -14,8 +14,8 @@ def why_not(vllm_config: Any, model_config: Any) -> str | None:
 
 def _reasons(vllm_config: Any, model_config: Any) -> Iterator[str]:
     parallel = vllm_config.parallel_config
-    if not is_tested(version := running_version()):
-        yield f"vLLM {version} is outside the range that csf-tool was tested with"
+    if untested := TESTED.says_of(running_version()):
+        yield untested
     if getattr(parallel, "enable_eplb", False):
         yield "expert load balancing (EPLB) moves the scales"
     if getattr(parallel, "enable_expert_parallel", False):

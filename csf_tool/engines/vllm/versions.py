@@ -1,13 +1,13 @@
 """The versions of vLLM that csf_tool knows, and whether the one that runs needs it at all."""
 
-import re
 from functools import cache
 
 from csf_tool.engines.own_reader import reads_by_itself
+from csf_tool.engines.version_range import VersionRange
 from csf_tool.engines.vllm.plugin import logger
 
-OLDEST, NEWEST = (0, 26), (0, 33)
-"""The oldest and the newest minor version of vLLM whose loader was tried or read; docs/serving.md says which how."""
+TESTED = VersionRange("vLLM", (0, 26), (0, 33))
+"""The versions of vLLM whose loader was tried or read."""
 
 _READERS = ("model_executor/layers/quantization", "model_executor/model_loader")
 """Folders of vLLM in which the reading of CSF would be."""
@@ -20,18 +20,9 @@ def running_version() -> str:
     return str(__version__)
 
 
-def is_tested(version: str) -> bool:
-    """Whether a version is in the tested range; those that do not look like one, as of a fork, are not."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return match is not None and OLDEST <= (int(match[1]), int(match[2])) <= NEWEST
-
-
-@cache
 def warn_of_untested_version() -> None:
     """Say once in a process that the vLLM that runs is outside the tested range."""
-    if not is_tested(version := running_version()):
-        tested = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
-        logger.warning("vLLM %s is outside the range that csf-tool was tested with (%s)", version, tested)
+    TESTED.warn_of(running_version(), logger)
 
 
 @cache

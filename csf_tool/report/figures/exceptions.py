@@ -75,5 +75,6 @@ def _caption(
 ) -> str:
     planes = count(sum(totals.planes for totals in groups.values()), "plane")
     grey = "; grey: no such plane" if np.isnan(shares).any() else ""
-    more = f"; {projections - _MOST_ROWS:,} more projections not drawn" if projections > _MOST_ROWS else ""
+    left = max(projections - _MOST_ROWS, 0)
+    more = f"; {count(left, 'more projection')} not drawn" if left else ""
     return f"From the headers: {planes} of {name_of(checkpoint)}{grey}{more}"

@@ -2,9 +2,9 @@
 
 from pathlib import PurePosixPath
 
+from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES
 from csf_tool.checkpoint.layout import is_licence
-from csf_tool.checkpoint.model import Checkpoint
 from csf_tool.checkpoint.published import SUMS_FILES
 from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.own_files import is_own
@@ -58,7 +58,7 @@ def folders_like_files(checkpoint: Checkpoint) -> list[str]:
     return sorted(name for name in inside if not is_hidden(name))
 
 
-def files_beside(checkpoint: Checkpoint) -> dict[str, str]:
+def runtime_files(checkpoint: Checkpoint) -> dict[str, str]:
     """Paths of the model's files that a runtime may read, by their names in the dense checkpoint.
 
     The shards and their index are left out.
