@@ -335,7 +335,7 @@ def test_a_shard_that_mixes_both_is_neither_carried_nor_left_aside(tmp_path: Pat
         result = run(*words)
         assert result.exit_code == 1
         home = ONE if has_index else SINGLE
-        says(result, f"1 of its 2 tensors are in {home} as well, but 1 tensor, mtp.fc.weight, is only here")
+        says(result, f"1 of its 2 tensors is in {home} as well, but 1 tensor, mtp.fc.weight, is only here")
         assert result.output.count("mixed.safetensors") == 1
 
 
