@@ -137,7 +137,7 @@ def test_a_source_says_itself_what_its_shards_became(
     assert (elsewhere.exit_code, f"is not what was made from {source}: that is {out}," in elsewhere.stderr) == (2, True)
     (out / shards(out)[0]).unlink()
     for result in (run(name, source, out, *CONSUME), CliRunner().invoke(app, finish)):
-        assert (result.exit_code, "is not as that run has left it" in result.stderr) == (2, True)
+        assert (result.exit_code, "is no longer as that run left it" in result.stderr) == (2, True)
 
 
 def test_a_result_whose_shards_were_consumed_keeps_its_own_note(copied: Copied, tmp_path: Path) -> None:
