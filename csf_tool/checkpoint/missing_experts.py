@@ -98,7 +98,10 @@ def _of_layer(group: str, rows: dict[int, int], stated: list[Statement], most: i
 
 
 def missing_projections(checkpoint: Checkpoint, stored: Stored) -> Iterator[Fault]:
-    """Gated blocks with FP4 weights of which one projection is nowhere: a warning, for no sibling proves it."""
+    """Gated blocks with FP4 weights of which one projection is nowhere: a warning, for no sibling proves it.
+
+    Where another expert of the layer has it, that is the proof, and `completeness` names those that lack it.
+    """
     numbers = Counter((*checkpoint.plane_table.projections, *checkpoint.dense_table.projections))
     wanted = dict(_incomplete_kinds(numbers))
     if not wanted:
@@ -110,9 +113,14 @@ def missing_projections(checkpoint: Checkpoint, stored: Stored) -> Iterator[Faul
         for depth in (1, 2):
             if (block := ".".join(parts[:-depth])) in quantised:
                 inside[block].setdefault(parts[-depth], row)
+    of_layer: dict[str, set[str]] = defaultdict(set)
+    layer_of = {block: place.group for block in inside if (place := checkpoint.experts.of(f"{block}.x"))}
+    for block, rows in inside.items():
+        of_layer[layer_of.get(block, block)] |= rows.keys()
     for block, rows in inside.items():
         for present, lacking in wanted.items():
-            if rows.keys() >= set(present) and not any(name.startswith(lacking) for name in rows):
+            there_at_all = of_layer[layer_of.get(block, block)]
+            if rows.keys() >= set(present) and not any(name.startswith(lacking) for name in there_at_all):
                 there = " and ".join(present)
                 text = (
                     f"its block {block} has no {lacking}, although {there} {'is' if len(present) == 1 else 'are'} there"
