@@ -68,23 +68,29 @@ def _strict(raw: bytes) -> dict[str, Any]:
 
 def shard_names(root: Path) -> list[str]:
     """The shards of a folder by relative path: a container's, or those at the root and in the index's folders."""
-    return [name for name in _shard_files(root) if _is_container(root) or _counts(root, name)]
+    return [name for name in _shard_files(root) if is_container(root) or _counts(root, name)]
 
 
 def left_aside(root: Path) -> list[str]:
     """The files beside the shards that look like shards and count for nothing, by relative path."""
-    return [] if _is_container(root) else [name for name in _shard_files(root) if not _counts(root, name)]
+    return [] if is_container(root) else [name for name in _shard_files(root) if not _counts(root, name)]
 
 
-def _is_container(root: Path) -> bool:
-    return (root / "manifest.json").is_file() and (root / "tensors").is_dir()
+def is_container(root: Path) -> bool:
+    """Whether a manifest can be read; what is left of a container beside other shards is none."""
+    if not (root / "manifest.json").is_file() or not (root / "tensors").is_dir():
+        return False
+    try:
+        return isinstance(json.loads((root / "manifest.json").read_bytes()), dict)
+    except ValueError:
+        return False
 
 
 def _shard_files(root: Path) -> list[str]:
     folders = {f"{name.rpartition('/')[0]}/" for name in _indexed(root) if "/" in name} | {""}
     found = {
         folder + path.name
-        for folder in ({"tensors/"} if _is_container(root) else folders)
+        for folder in ({"tensors/"} if is_container(root) else folders)
         for path in (root / folder).glob("*.safetensors")
     }
     return sorted(n for n in found if (root / n).is_file() and not n.rpartition("/")[2].startswith("."))

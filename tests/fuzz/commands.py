@@ -22,7 +22,16 @@ from csf_tool.cli import app
 from tests.building import BITS
 from tests.fuzz import folders
 from tests.fuzz.folders import Folder, Link
-from tests.oracle import Stored, Tensors, left_aside, logical_tensors, shard_names, stored_tensors, tensors_of_file
+from tests.oracle import (
+    Stored,
+    Tensors,
+    is_container,
+    left_aside,
+    logical_tensors,
+    shard_names,
+    stored_tensors,
+    tensors_of_file,
+)
 
 MOST_SECONDS = 20
 """No command on a checkpoint of a few kilobytes takes a hundredth of it: what does has hung."""
@@ -256,7 +265,7 @@ def right_hashes(path: Path) -> dict[str, str]:
 
 def _beside(root: Path) -> dict[str, object]:
     """What the files say that a runtime takes beside the shards."""
-    model = root / "metadata" if (root / "manifest.json").exists() and (root / "metadata").is_dir() else root
+    model = root / "metadata" if is_container(root) and (root / "metadata").is_dir() else root
     ours = {*shard_names(root), *left_aside(root)}
     ours |= {"model.safetensors.index.json", "manifest.json", "build-contract.json"}
     paths = {path.relative_to(model).as_posix(): path for path in model.rglob("*") if path.is_file()}
