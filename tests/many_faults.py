@@ -80,7 +80,7 @@ def model(*lasts: str, whole: tuple[str, ...] = (), change: dict[str, Change] | 
 
 def shard(*lasts: str, whole: tuple[str, ...] = (), config: Any = None, **change: Change) -> Build:
     """One shard of many modules. Keywords are the last names of what is changed: `fixed` stands for the stream."""
-    names = {"fixed": FIXED, "exceptions": EXCEPTIONS, "weight": WEIGHT, "scale": SCALE}
+    names = {"fixed": FIXED, "exceptions": EXCEPTIONS, "weight": WEIGHT, "scale": SCALE, "second": GLOBAL}
     changes = {names[key]: do for key, do in change.items()}
     return lambda root: write_hf(
         root,
@@ -287,6 +287,13 @@ def _stacked(root: Path) -> Path:
     return write_shard(root / "model.safetensors", tensors).parent
 
 
+def _without_an_expert(root: Path) -> Path:
+    """Many layers with two of three experts."""
+    modules = [f"model.layers.{layer}.mlp.experts.{i}.gate_proj" for layer in range(MANY) for i in range(2)]
+    tensors = [replace(_parts(NVFP4)[last], name=f"{name}.{last}") for name in modules for last in DENSE]
+    return write_hf(root, {shard_name(1, 1): tensors}, config={"num_experts": 3})
+
+
 BASE = _parts(NVFP4)[FIXED].data[0]
 
 MANY_OF: dict[Code, Build] = {
@@ -355,6 +362,8 @@ MANY_OF: dict[Code, Build] = {
     Code.SCALE_WITHOUT_WEIGHT: shard(SCALE, whole=DENSE),
     Code.SCALE_SHAPE: shard(*DENSE, whole=DENSE, scale=like("F8_E4M3", 8, 4, nbytes=32)),
     Code.SCALE_LABEL: shard(*DENSE, whole=DENSE, scale=like("U8", 16, 4, nbytes=64)),
+    Code.GLOBAL_SCALE: shard(*DENSE, GLOBAL, whole=(*DENSE, GLOBAL), second=like("I32", nbytes=4)),
+    Code.EXPERT_MISSING: _without_an_expert,
     Code.COMPANION_MISSING: shard(*DENSE, whole=(*DENSE, GLOBAL)),
     Code.UNKNOWN_CODEC: shard(*CSF, SCALE, scale=lambda t: Tensor(f"{t.name}s.nvfp6_csf_fixed", "U8", (4,), bytes(4))),
     Code.CONTRACT_DIFFERS: documents(

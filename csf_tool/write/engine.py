@@ -22,7 +22,7 @@ from csf_tool.disk.json_files import render_json
 from csf_tool.disk.own_files import has_journal
 from csf_tool.disk.paths import relative_files
 from csf_tool.disk.reader import RandomReader, exists
-from csf_tool.errors import CheckpointError
+from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Amount, OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import run_with_progress
 from csf_tool.write.adopt import adopt
@@ -73,8 +73,13 @@ def write(
             _require_kept(output, destination)
         if options.dry_run:
             return _foreseen(output, mine, checkpoint, destination, earlier, options)
-        _require_room(output, mine, checkpoint, destination, earlier.run, options)
-        journal = _open_journal(output, earlier.run, destination, options)
+        try:
+            _require_room(output, mine, checkpoint, destination, earlier.run, options)
+            journal = _open_journal(output, earlier.run, destination, options)
+        except UsageError as error:
+            if error.code is Code.NOT_EMPTY and holds_whole(destination, output, was_finished=False):
+                return earlier.written(checkpoint, destination, [])  # another process has finished it meanwhile
+            raise
         try:
             run = _Run(output, checkpoint, journal, progress, options)
             run.write(mine)

@@ -322,9 +322,10 @@ class Journal:
         Raises:
             UsageError: the folder has other files and no journal.
         """
-        if has_journal(self._destination) or not is_folder(self._destination):
+        if not is_folder(self._destination):
             return
-        if any(name != OWN_FOLDER for name in names_in(self._destination)):
+        has_others = any(name != OWN_FOLDER for name in names_in(self._destination))
+        if has_others and not has_journal(self._destination):  # in this order: another process may begin meanwhile
             self._files.require_empty()
 
     def run(self) -> Run | None:

@@ -161,7 +161,7 @@ def work(task, on_bytes):
     while sys.argv[1] == "silent" or task == 0:
         time.sleep(0.01)
 
-run_forked(2, work, print, 2, lambda _: None)
+run_forked(2, work, lambda *_: None, 2, lambda _: None)
 """
 
 

@@ -11,8 +11,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from csf_tool.cli import app
+from csf_tool.disk.own_files import DESCRIPTION, OWN_FOLDER
+from csf_tool.disk.paths import names_in
 from csf_tool.write import engine
 from csf_tool.write.consume import Consumer
+from csf_tool.write.journal import Journal
 from tests.building import tree
 from tests.fixture_types import Copied, Sample
 from tests.write.test_engine import CONSUME, OPERATIONS, done, every_operation, forget, run, shards
@@ -259,3 +262,34 @@ def test_a_file_that_changes_between_two_runs_is_carried_as_it_is_now(
     assert written.read_text() == "new"
     done(name, source, tmp_path / "whole")
     assert tree(out) == tree(tmp_path / "whole")
+
+
+@every_operation
+def test_another_process_that_finishes_the_run_meanwhile(
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Between the look whether it is complete and the opening of the journal."""
+    source, out = sample(OPERATIONS[name][0]), tmp_path / "out"
+    require_room = engine._require_room
+
+    def after_another(*arguments: object) -> None:
+        monkeypatch.setattr(engine, "_require_room", require_room)
+        done(name, source, out)
+        require_room(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "_require_room", after_another)
+    assert "is already complete" in done(name, source, out).stdout
+
+
+def test_another_process_that_begins_the_run_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the destination is looked at, which then has files: the journal is there before them."""
+    journal = Journal(tmp_path)
+
+    def names_after_another_began(folder: Path) -> list[str]:
+        (tmp_path / OWN_FOLDER).mkdir()
+        (tmp_path / OWN_FOLDER / DESCRIPTION).write_text("{}")
+        (tmp_path / "model.safetensors").write_bytes(b"x")
+        return names_in(folder)
+
+    monkeypatch.setattr("csf_tool.write.journal.names_in", names_after_another_began)
+    journal.require_begun_or_empty()
