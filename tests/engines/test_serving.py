@@ -63,6 +63,7 @@ def test_unused_the_plugin_imports_nothing_further(offline: tuple[list[Any], str
         "csf_tool.version",
         "csf_tool.engines",
         "csf_tool.engines.own_reader",
+        "csf_tool.engines.version_range",
         "csf_tool.engines.vllm",
         *(f"csf_tool.engines.vllm.{n}" for n in ("plugin", "formats", "containers", "loader", "model")),
         *(f"csf_tool.engines.vllm.{n}" for n in ("keep_choice", "streams", "versions")),
