@@ -36,8 +36,6 @@ from csf_tool.disk.reader import is_file
 
 _SCALES = tuple(WEIGHTS_OF_SCALE)
 _WEIGHTS = (".weight_packed", ".weight")
-_GLOBALS = GLOBAL_SCALES
-_INPUTS = INPUT_SCALES
 
 _FP4_DTYPES = (*PACKED_DTYPES, "F4")
 _SCALE_DTYPES = {dtype for fmt in FORMATS for dtype in fmt.dense_dtypes}
@@ -57,12 +55,13 @@ class _Sibling(NamedTuple):
 def check_completeness(checkpoint: Checkpoint, stored: Stored, configs: Mapping[str, Any]) -> None:
     """Note the tensors that a checkpoint lacks, and count them."""
     faults = unusable_global_scales(checkpoint, stored)
-    if not _may_lie_elsewhere(checkpoint):
+    is_all_here = not _may_lie_elsewhere(checkpoint)
+    if is_all_here:
         faults += [*missing_experts(checkpoint, stored, configs), *missing_projections(checkpoint, stored)]
     if not _is_complete(checkpoint, stored):
         search = _Search(checkpoint, stored)
         faults += search.misfits()
-        if not _may_lie_elsewhere(checkpoint):
+        if is_all_here:
             faults += [*search.without_scale(), *search.orphans(), *search.without_global(), *search.without_input()]
             faults += search.halves()
     checkpoint.problems += [fault.problem(stored) for fault in faults]
@@ -81,7 +80,10 @@ def _is_complete(checkpoint: Checkpoint, stored: Stored) -> bool:
     numbers = set(Counter(table.projections).values())
     return len(numbers) < 2 and all(
         modules in ([], table.modules)
-        for modules in (_packed_modules(stored), *(_modules_with(stored, ending) for ending in (*_GLOBALS, *_INPUTS)))
+        for modules in (
+            _packed_modules(stored),
+            *(_modules_with(stored, ending) for ending in (*GLOBAL_SCALES, *INPUT_SCALES)),
+        )
     )
 
 
@@ -164,7 +166,7 @@ class _Search:
     @cached_property
     def _scaled_otherwise(self) -> set[str]:
         """Modules with scales of other kinds: of INT8, FP8, and other libraries' formats."""
-        known = {ending[1:] for ending in (*_SCALES, *_GLOBALS, *_INPUTS)}
+        known = {ending[1:] for ending in (*_SCALES, *GLOBAL_SCALES, *INPUT_SCALES)}
         lasts = [last for last in self._stored.rows_by_last if last not in known and _OTHER_SCALE.fullmatch(last)]
         stems = (stem for last in lasts for stem in self._stored.rows_of(f".{last}"))
         return {stem.removesuffix(".weight") for stem in stems}  # `weight.absmax` is bitsandbytes'
@@ -182,7 +184,7 @@ class _Search:
 
     @cached_property
     def _with_global(self) -> set[str]:
-        return {module for ending in _GLOBALS for module in self._stored.rows_of(ending)}
+        return {module for ending in GLOBAL_SCALES for module in self._stored.rows_of(ending)}
 
     # What is wrong
 
@@ -266,7 +268,7 @@ class _Search:
         """Global scales of modules that have neither weight nor block scale."""
         return {
             module: rows[module]
-            for ending in _GLOBALS
+            for ending in GLOBAL_SCALES
             if (rows := self._stored.rows_of(ending))
             for module in rows.keys() - self._packed.keys()
             if module not in known
@@ -293,7 +295,7 @@ class _Search:
     @cached_property
     def _held_otherwise(self) -> set[str]:
         """Modules with integer tensors of other names, which are weights of another library."""
-        known = {ending[1:] for ending in (*_SCALES, *_GLOBALS, *_INPUTS, *_WEIGHTS)}
+        known = {ending[1:] for ending in (*_SCALES, *GLOBAL_SCALES, *INPUT_SCALES, *_WEIGHTS)}
         stored = self._stored
         lasts = [last for last in stored.rows_by_last if last not in known and STREAM_MARK not in last]
         integers = (*_FP4_DTYPES, "U32", "I32")
@@ -315,7 +317,7 @@ class _Search:
             return
         fine = [module for module in have if self._formats.get(module) is NVFP4 and module in self._packed]
         keys = {key for module in fine for key in self._keys(module, self._packed[module])}
-        names = [ending for ending in _GLOBALS if self._stored.rows_of(ending)]
+        names = [ending for ending in GLOBAL_SCALES if self._stored.rows_of(ending)]
         for module in lacking:
             row = self._packed[module]
             is_proved = any(key in keys for key in self._keys(module, row))
@@ -327,7 +329,7 @@ class _Search:
 
     def without_input(self) -> Iterable[Fault]:
         """FP4 weights without an input scale, where their siblings and others in their block have one."""
-        names = [ending for ending in _INPUTS if self._stored.rows_of(ending)]
+        names = [ending for ending in INPUT_SCALES if self._stored.rows_of(ending)]
         have = {module for ending in names for module in self._stored.rows_of(ending)}
         whole = self._packed.keys() & self._formats.keys()
         lacking = whole - have if have else ()

@@ -113,14 +113,14 @@ def missing_projections(checkpoint: Checkpoint, stored: Stored) -> Iterator[Faul
         for depth in (1, 2):
             if (block := ".".join(parts[:-depth])) in quantised:
                 inside[block].setdefault(parts[-depth], row)
+    places = ((block, checkpoint.experts.of(f"{block}.x")) for block in inside)
+    layer_of = {block: place.group if place else block for block, place in places}
     of_layer: dict[str, set[str]] = defaultdict(set)
-    layer_of = {block: place.group for block in inside if (place := checkpoint.experts.of(f"{block}.x"))}
     for block, rows in inside.items():
-        of_layer[layer_of.get(block, block)] |= rows.keys()
+        of_layer[layer_of[block]] |= rows.keys()
     for block, rows in inside.items():
         for present, lacking in wanted.items():
-            there_at_all = of_layer[layer_of.get(block, block)]
-            if rows.keys() >= set(present) and not any(name.startswith(lacking) for name in there_at_all):
+            if rows.keys() >= set(present) and not any(name.startswith(lacking) for name in of_layer[layer_of[block]]):
                 there = " and ".join(present)
                 text = (
                     f"its block {block} has no {lacking}, although {there} {'is' if len(present) == 1 else 'are'} there"

@@ -40,16 +40,16 @@ def holds_whole(destination: Path, output: Output, *, was_finished: bool) -> boo
 
 def names_of(output: Output) -> set[str]:
     """The names of all files of an output."""
-    return {*(shard.name for shard in output.shards), *(file.target for file in output.side_files)} | {
-        *output.document_names
-    }
+    return _named_ahead(output) | {*output.document_names}
 
 
 def files_made(output: Output) -> set[str]:
     """The names of the files that a run over what is left of the source makes: all, unless shards were removed."""
-    return {*(shard.name for shard in output.shards), *(file.target for file in output.side_files)} | {
-        file.target for file in _stating(output)
-    }
+    return _named_ahead(output) | {file.target for file in _stating(output)}
+
+
+def _named_ahead(output: Output) -> set[str]:
+    return {*(shard.name for shard in output.shards), *(file.target for file in output.side_files)}
 
 
 def _unlike(destination: Path, output: Output) -> Iterator[str]:
