@@ -78,7 +78,8 @@ def write(
             journal = _open_journal(output, earlier.run, destination, options)
         except UsageError as error:
             if error.code is Code.NOT_EMPTY and holds_whole(destination, output, was_finished=False):
-                return earlier.written(checkpoint, destination, [])  # another process has finished it meanwhile
+                # another process has finished it meanwhile
+                return earlier.written(checkpoint, destination, _notes_on_complete(destination, output, options))
             raise
         try:
             run = _Run(output, checkpoint, journal, progress, options)
