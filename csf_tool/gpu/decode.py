@@ -9,7 +9,7 @@ import triton
 from csf_tool.codec import formats, tiles
 from csf_tool.codec.prepared import LEAD_GROUP, leads_pay, piece_bytes
 from csf_tool.gpu import decode_kernels
-from csf_tool.gpu.launching import launching_at, multiprocessors, require_gpu
+from csf_tool.gpu.launching import is_traced, launching_at, multiprocessors, require_gpu
 from csf_tool.gpu.streams import CsfStreams
 
 # The launch shape that was fastest on an H200, of 2 to 16 KiB a program and 2 to 16 warps.
@@ -80,7 +80,8 @@ class DecodeTables:
     ) -> None:
         """Write the dense scales to `out`. Nothing is checked here: a wrong number writes anywhere."""
         starts = self.block_starts if swizzled else self.piece_starts
-        _decompress_op(
+        decompress = _decompress_op if is_traced(out, self.fixed) else _launch
+        decompress(
             self.fixed, self.leads, self.rest, starts, expert_start, out,
             rows, cols, code_bits, self.lead_group, swizzled,
         )  # fmt: skip
@@ -113,8 +114,7 @@ def _starts(plane: torch.Tensor, position: torch.Tensor, experts: int, scales: i
     return torch.searchsorted(part, torch.arange(experts * parts + 1, device=part.device), out_int32=True)
 
 
-@torch.library.custom_op("csf_tool::decompress", mutates_args={"out"})
-def _decompress_op(
+def _launch(
     fixed: torch.Tensor,
     leads: torch.Tensor,
     rest: torch.Tensor,
@@ -127,7 +127,7 @@ def _decompress_op(
     lead_group: int,
     swizzled: bool,
 ) -> None:
-    """Launch the kernel. An operator, so that compiled graphs can hold it; it only writes, so torch infers nothing."""
+    """Launch the kernel."""
     require_gpu(fixed)
     experts = fixed.shape[0]
     if swizzled:
@@ -159,6 +159,13 @@ def _decompress_op(
             WORD_ALIGNED=out.data_ptr() % 4 == 0,
             num_warps=_WARPS,
         )
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)  # as an operator would: a backward that needs what was there raises
+
+
+# Graphs hold it. Calls outside of them do without, for an operator's first call imports what compiles graphs: seconds.
+# It only writes, so torch infers nothing of it.
+_decompress_op = torch.library.custom_op("csf_tool::decompress", _launch, mutates_args={"out"})
 
 
 def _runs(code_bits: int) -> int:
