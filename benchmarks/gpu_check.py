@@ -132,6 +132,21 @@ def check_routing(work: Workload) -> None:
             DECOMPRESS[work.format](scales, out=out, expert_start=start)
             active = (rows > 0).to(DEVICE)[:, None, None]
             same(out, torch.where(active, want, POISON), f"{work.name}, routed to {share:.0%}")
+            check_choices(work, scales, rows, torch.where(active, want, POISON), dtype)
+
+
+def check_choices(
+    work: Workload, scales: CsfScales, rows: torch.Tensor, want: torch.Tensor, dtype: torch.dtype
+) -> None:
+    """The same routing as the chosen experts, in disorder, with experts of other ranks, at an odd address."""
+    offset = 1000
+    strays = torch.tensor([-1, 0, offset - 1, offset + work.experts, 2**31 - 1])
+    chosen = torch.cat([torch.arange(work.experts).repeat_interleave(rows) + offset, strays])
+    chosen = chosen[torch.randperm(len(chosen), generator=torch.Generator().manual_seed(1))]
+    topk_ids = torch.cat([strays[:1], chosen]).to(DEVICE, dtype)[1:]
+    out = torch.full((work.dense_bytes,), POISON, dtype=torch.uint8, device=DEVICE)
+    DECOMPRESS[work.format](scales, out=out, topk_ids=topk_ids, expert_offset=offset)
+    same(out, want, f"{work.name}, routed by {len(chosen)} choices in {dtype}")
 
 
 def check_large() -> None:

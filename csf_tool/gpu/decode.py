@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import triton
@@ -15,6 +16,24 @@ from csf_tool.gpu.streams import CsfStreams
 # The launch shape that was fastest on an H200, of 2 to 16 KiB a program and 2 to 16 warps.
 _WARPS = 4
 _ROUTED_PROGRAMS_PER_SM = 10
+
+_CHOICES = 512
+"""Chosen experts that a program looks at at a time: four a thread, so that their loads are under way together."""
+
+
+class Routing(NamedTuple):
+    """Choice of the experts of a stack that are decoded: those that have rows."""
+
+    expert_start: torch.Tensor | None = None
+    """Place where the rows of each expert begin, and the row count: int32 or int64 `[experts + 1]`."""
+    topk_ids: torch.Tensor | None = None
+    """The experts that were chosen, in any order, as often as they were: int32 or int64, contiguous."""
+    expert_offset: int = 0
+    """The number that the first expert of the stack has among `topk_ids`."""
+
+
+EVERYONE = Routing()
+"""All experts."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,7 +90,7 @@ class DecodeTables:
     def decode(
         self,
         out: torch.Tensor,
-        expert_start: torch.Tensor | None,
+        routing: Routing,
         *,
         rows: int,
         cols: int,
@@ -82,7 +101,7 @@ class DecodeTables:
         starts = self.block_starts if swizzled else self.piece_starts
         decompress = _decompress_op if is_traced(out, self.fixed) else _launch
         decompress(
-            self.fixed, self.leads, self.rest, starts, expert_start, out,
+            self.fixed, self.leads, self.rest, starts, *routing, out,
             rows, cols, code_bits, self.lead_group, swizzled,
         )  # fmt: skip
 
@@ -120,6 +139,8 @@ def _launch(
     rest: torch.Tensor,
     starts: torch.Tensor,
     expert_start: torch.Tensor | None,
+    topk_ids: torch.Tensor | None,
+    expert_offset: int,
     out: torch.Tensor,
     rows: int,
     cols: int,
@@ -137,7 +158,8 @@ def _launch(
     else:
         width, size, units = 0, piece_bytes(code_bits), rows * cols
     items = triton.cdiv(units, size)
-    grid = (experts * items,) if expert_start is None else _routed_grid(experts, items, fixed.device)
+    chosen = expert_start if topk_ids is None else topk_ids
+    grid = (experts * items,) if chosen is None else _routed_grid(experts, items, fixed.device)
     with launching_at(fixed):
         decode_kernels.decode[grid](
             fixed,
@@ -145,7 +167,9 @@ def _launch(
             rest,
             starts,
             out.view(torch.uint8),
-            expert_start,
+            chosen,
+            0 if topk_ids is None else topk_ids.numel(),
+            expert_offset,
             experts,
             ROWS=rows,
             COLS=cols,
@@ -155,7 +179,8 @@ def _launch(
             SIZE=size,
             ITEMS=items,
             LANES=32 * _WARPS,
-            ROUTED=expert_start is not None,
+            ROUTED=chosen is not None,
+            CHOICES=0 if topk_ids is None else _CHOICES,
             WORD_ALIGNED=out.data_ptr() % 4 == 0,
             num_warps=_WARPS,
         )

@@ -298,25 +298,55 @@ def _decode_item(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["experts"])
+@triton.jit
+def _either(a, b):
+    return a | b
+
+
+@triton.jit
+def _active(routing, first, number, experts, offset, CHOICES: tl.constexpr):
+    """Whether each expert of the block that begins at `first` has rows: int32 [lanes], 1 or 0.
+
+    CHOICES 0: `routing` says where the rows of each expert begin. Else it is `number` chosen experts in any order,
+    some perhaps more than once, and looked at CHOICES at a time; expert 0 is number `offset` there, and those that are
+    no experts of this stack count for none.
+    """
+    lane = tl.arange(0, _EXPERT_BLOCK)
+    mask = first + lane < experts
+    if CHOICES:
+        at = tl.arange(0, CHOICES)
+        bits = tl.zeros((CHOICES,), tl.uint32)  # of an expert each: a block is as large as a word
+        for begin in range(0, number, CHOICES):
+            chosen = tl.load(routing + begin + at, mask=begin + at < number, other=0).to(tl.int64)
+            place = chosen - offset - first
+            inside = (place >= 0) & (place < _EXPERT_BLOCK) & (begin + at < number)
+            one = tl.full((CHOICES,), 1, tl.uint32) << tl.where(inside, place, 0).to(tl.uint32)
+            bits |= tl.where(inside, one, 0)
+        active = (tl.reduce(bits, 0, _either) >> lane.to(tl.uint32)) & 1
+        return tl.where(mask, active.to(tl.int32), 0)
+    begin = tl.load(routing + first + lane, mask=mask, other=0)
+    end = tl.load(routing + first + lane + 1, mask=mask, other=0)
+    return (begin != end).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=["experts", "number", "offset"], do_not_specialize_on_alignment=["routing"])
 def decode(
-    fixed, leads, rest, starts, out, expert_start, experts,
+    fixed, leads, rest, starts, out, routing, number, offset, experts,
     ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, ROUTED: tl.constexpr, WORD_ALIGNED: tl.constexpr,
+    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, ROUTED: tl.constexpr, CHOICES: tl.constexpr,
+    WORD_ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Decode a stack. A plane is ITEMS items of SIZE: bytes of the row-major plane, or runs of the 128x4 layout.
 
     `starts` says where in `rest` the exceptions begin of each piece (row-major) or block of 128 rows (128x4).
     Not ROUTED: one program an item. ROUTED: axis 1 takes a block of experts, axis 0 a share of the items of
-    its active ones. Few programs start, and those without work leave after one load.
+    its active ones. Few programs start, and those without work leave at once. `_active` says what routing, number,
+    offset and CHOICES are.
     """
     if ROUTED:
         lane = tl.arange(0, _EXPERT_BLOCK)
         first = tl.program_id(1) * _EXPERT_BLOCK
-        mask = first + lane < experts
-        begin = tl.load(expert_start + first + lane, mask=mask, other=0)
-        end = tl.load(expert_start + first + lane + 1, mask=mask, other=0)
-        active = (begin != end).to(tl.int32)
+        active = _active(routing, first, number, experts, offset, CHOICES)
         order = tl.cumsum(active, 0) * active  # 1 for the block's first active expert; 0: inactive
         for work in range(tl.program_id(0), tl.sum(active, 0) * ITEMS, tl.num_programs(0)):
             expert = first + tl.sum(tl.where(order == work // ITEMS + 1, lane, 0), 0)

@@ -19,7 +19,7 @@ import torch
 from csf_tool.codec import tiles
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.dtypes import DTYPES
-from csf_tool.gpu.decode import DecodeTables
+from csf_tool.gpu.decode import EVERYONE, DecodeTables, Routing
 from csf_tool.gpu.streams import CsfStreams
 
 DenseLayout = Literal["linear", "swizzled"]
@@ -199,6 +199,8 @@ def decompress_nvfp4_csf_scales(
     *,
     out: torch.Tensor | None = None,
     expert_start: torch.Tensor | None = None,
+    topk_ids: torch.Tensor | None = None,
+    expert_offset: int = 0,
     layout: DenseLayout = "linear",
 ) -> torch.Tensor:
     """The dense scales of a stack, float8_e4m3fn `[experts, rows, cols]`, in `out` when given.
@@ -210,6 +212,11 @@ def decompress_nvfp4_csf_scales(
         expert_start: the routing of grouped matrix products: int32 or int64 `[experts + 1]`, where the rows of
             each expert begin, a leading 0 and the row count last. An expert without rows is skipped: its part
             of `out` is left untouched, or is arbitrary when `out` is None.
+        topk_ids: in place of `expert_start`, the experts that a router chose for its tokens: int32 or int64 of any
+            shape, contiguous. An expert may come more than once; numbers that are none of this stack's count for
+            none. Skips the others, with the same launch and no buffer.
+        expert_offset: the number that this stack's first expert has among `topk_ids`, where experts are spread over
+            ranks.
         layout: "linear", row-major, or "swizzled": the 128x4 layout of tensor cores, `[experts, padded rows,
             padded cols]`, with zeros as padding.
 
@@ -218,7 +225,9 @@ def decompress_nvfp4_csf_scales(
         ValueError: wrong format, layout, device or length; or the stack is where Triton cannot run.
     """
     _require_scales(scales, NVFP4)
-    return decompress_csf_scales(scales, out=out, expert_start=expert_start, layout=layout)
+    return decompress_csf_scales(
+        scales, out=out, expert_start=expert_start, topk_ids=topk_ids, expert_offset=expert_offset, layout=layout
+    )
 
 
 def decompress_mxfp4_csf_scales(
@@ -226,11 +235,15 @@ def decompress_mxfp4_csf_scales(
     *,
     out: torch.Tensor | None = None,
     expert_start: torch.Tensor | None = None,
+    topk_ids: torch.Tensor | None = None,
+    expert_offset: int = 0,
     layout: DenseLayout = "linear",
 ) -> torch.Tensor:
     """The dense scales of a stack, float8_e8m0fnu: as `decompress_nvfp4_csf_scales`."""
     _require_scales(scales, MXFP4)
-    return decompress_csf_scales(scales, out=out, expert_start=expert_start, layout=layout)
+    return decompress_csf_scales(
+        scales, out=out, expert_start=expert_start, topk_ids=topk_ids, expert_offset=expert_offset, layout=layout
+    )
 
 
 def decompress_csf_scales(
@@ -238,6 +251,8 @@ def decompress_csf_scales(
     *,
     out: torch.Tensor | None = None,
     expert_start: torch.Tensor | None = None,
+    topk_ids: torch.Tensor | None = None,
+    expert_offset: int = 0,
     layout: DenseLayout = "linear",
 ) -> torch.Tensor:
     """The dense scales of a stack of either format: the function behind the other decompress functions."""
@@ -247,11 +262,10 @@ def decompress_csf_scales(
     if out is None:
         out = torch.empty(size, dtype=torch.uint8, device=scales.device)
     _check_workspace(scales, out, size)
-    if expert_start is not None:
-        _check_expert_start(scales, expert_start)
+    routing = _routing(scales, expert_start, topk_ids, expert_offset)
     scales._tables.decode(
         out,
-        expert_start,
+        routing,
         rows=scales.rows,
         cols=scales.cols,
         code_bits=scales.format.code_bits,
@@ -279,14 +293,35 @@ def _check_workspace(scales: CsfScales, out: torch.Tensor, size: int) -> None:
         raise ValueError(f"out has {out.numel()} bytes, but the dense scales need {size}")
 
 
-def _check_expert_start(scales: CsfScales, expert_start: torch.Tensor) -> None:
-    if not isinstance(expert_start, torch.Tensor) or expert_start.dtype not in (torch.int32, torch.int64):
-        kind = expert_start.dtype if isinstance(expert_start, torch.Tensor) else type(expert_start).__name__
-        raise TypeError(f"expert_start must be an int32 or int64 tensor, not {kind}")
-    if expert_start.device != scales.device:
-        raise ValueError(f"expert_start is on {expert_start.device}, but the scales are on {scales.device}")
+def _routing(
+    scales: CsfScales, expert_start: torch.Tensor | None, topk_ids: torch.Tensor | None, expert_offset: int
+) -> Routing:
+    """The routing that was given, checked."""
+    if expert_start is not None and topk_ids is not None:
+        raise ValueError("give expert_start or topk_ids, not both")
+    if not isinstance(expert_offset, int):
+        raise TypeError(f"expert_offset must be an int, not {type(expert_offset).__name__}")
+    if not -(2**31) <= expert_offset < 2**31:
+        raise ValueError(f"expert_offset is {expert_offset}: it must fit 32 bits")
+    if topk_ids is not None:
+        _check_integers("topk_ids", scales, topk_ids)
+        return Routing(None, topk_ids, expert_offset)
+    if expert_offset:
+        raise ValueError("expert_offset is for topk_ids")
+    if expert_start is None:
+        return EVERYONE
+    _check_integers("expert_start", scales, expert_start)
     if expert_start.shape != (scales.experts + 1,):
         shape = tuple(expert_start.shape)
         raise ValueError(f"expert_start has shape {shape}, but {scales.experts} experts need ({scales.experts + 1},)")
-    if not expert_start.is_contiguous():
-        raise ValueError("expert_start must be contiguous")
+    return Routing(expert_start)
+
+
+def _check_integers(name: str, scales: CsfScales, given: torch.Tensor) -> None:
+    if not isinstance(given, torch.Tensor) or given.dtype not in (torch.int32, torch.int64):
+        kind = given.dtype if isinstance(given, torch.Tensor) else type(given).__name__
+        raise TypeError(f"{name} must be an int32 or int64 tensor, not {kind}")
+    if given.device != scales.device:
+        raise ValueError(f"{name} is on {given.device}, but the scales are on {scales.device}")
+    if not given.is_contiguous():
+        raise ValueError(f"{name} must be contiguous")

@@ -36,16 +36,32 @@ class ScaleWorkspace:
         """Bytes of the buffer."""
         return self.buffer.nbytes
 
-    def decompress(self, stack: CsfScales, *, expert_start: torch.Tensor | None = None) -> torch.Tensor:
+    def decompress(
+        self,
+        stack: CsfScales,
+        *,
+        expert_start: torch.Tensor | None = None,
+        topk_ids: torch.Tensor | None = None,
+        expert_offset: int = 0,
+    ) -> torch.Tensor:
         """The dense scales of a stack, in the buffer: float8 `[experts, rows, cols]`, padded in the 128x4 layout.
 
         Args:
             stack: any stack that fits, of either format.
             expert_start: as for `decompress_nvfp4_csf_scales`: experts without rows are left as they were in the
                 buffer, which holds what other stacks put there.
+            topk_ids: as there.
+            expert_offset: as there.
 
         Raises:
             TypeError: an argument is of the wrong kind or dtype.
-            ValueError: the stack is larger than the buffer or on another device, or `expert_start` does not fit.
+            ValueError: the stack is larger than the buffer or on another device, or the routing does not fit.
         """
-        return decompress_csf_scales(stack, out=self.buffer, expert_start=expert_start, layout=self.layout)
+        return decompress_csf_scales(
+            stack,
+            out=self.buffer,
+            expert_start=expert_start,
+            topk_ids=topk_ids,
+            expert_offset=expert_offset,
+            layout=self.layout,
+        )

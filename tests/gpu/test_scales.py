@@ -233,6 +233,37 @@ DECOMPRESS_REFUSALS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "expert_start must be contiguous",
     ),
+    "choices dtype": ({"topk_ids": torch.zeros(4, device=DEVICE)}, TypeError, "topk_ids must be an int32 or int64"),
+    "choices kind": ({"topk_ids": [1, 2]}, TypeError, "topk_ids must be an int32 or int64 tensor, not list"),
+    "choices device": (
+        {"topk_ids": torch.zeros(4, dtype=torch.int64, device="meta")},
+        ValueError,
+        "topk_ids is on meta",
+    ),
+    "choices stride": (
+        {"topk_ids": torch.zeros(8, 2, dtype=torch.int32, device=DEVICE).T},
+        ValueError,
+        "topk_ids must be contiguous",
+    ),
+    "two routings": (
+        {
+            "topk_ids": torch.zeros(1, dtype=torch.int32, device=DEVICE),
+            "expert_start": torch.zeros(4, dtype=torch.int32, device=DEVICE),
+        },
+        ValueError,
+        "expert_start or topk_ids, not both",
+    ),
+    "offset alone": ({"expert_offset": 2}, ValueError, "expert_offset is for topk_ids"),
+    "offset kind": (
+        {"topk_ids": torch.zeros(1, dtype=torch.int32, device=DEVICE), "expert_offset": 1.5},
+        TypeError,
+        "expert_offset must be an int, not float",
+    ),
+    "offset size": (
+        {"topk_ids": torch.zeros(1, dtype=torch.int32, device=DEVICE), "expert_offset": 2**31},
+        ValueError,
+        "must fit 32 bits",
+    ),
 }
 
 
@@ -272,7 +303,7 @@ def test_it_compiles_as_one_graph(stack: Stack, routed: bool, given_out: bool) -
 def test_the_operator_is_sound(stack: Stack) -> None:
     """Torch's own check of a custom operator: schema, fake implementation, and its behaviour when traced."""
     tables = prepared(stack)._tables
-    args = (tables.fixed, tables.leads, tables.rest, tables.piece_starts, None, bytes_of(SIZE))
+    args = (tables.fixed, tables.leads, tables.rest, tables.piece_starts, None, None, 0, bytes_of(SIZE))
     torch.library.opcheck(
         torch.ops.csf_tool.decompress.default, (*args, ROWS, COLS, NVFP4.code_bits, tables.lead_group, False)
     )
