@@ -14,7 +14,6 @@ import torch
 from csf_tool.codec import tiles
 from csf_tool.engines.expert_groups import ExpertGroup
 from csf_tool.engines.layer_workspace import LayerWorkspace
-from csf_tool.gpu.routing import expert_start_of
 from csf_tool.gpu.scales import CsfScales, DenseLayout, decompress_csf_scales
 from csf_tool.loading.stacks import Order, load_stack
 
@@ -122,12 +121,9 @@ class KeptLayer:
         """
         if not self._targets:
             return
-        start = None
-        experts = self._targets[0].stack.experts
-        if chosen is not None and chosen.numel() <= experts and chosen.is_contiguous():
-            start = expert_start_of(chosen, self._workspace.expert_start(experts))
+        topk_ids = _fewer(chosen, self._targets[0].stack.experts)
         for stack, layout, out in self._targets:
-            decompress_csf_scales(stack, out=out, expert_start=start, layout=layout)
+            decompress_csf_scales(stack, out=out, topk_ids=topk_ids, layout=layout)
 
     def _load(self, projection: Any, order: Order = _ORDERS[0]) -> CsfScales:
         return load_stack(
@@ -154,6 +150,15 @@ class KeptLayer:
             self.decode()
             for dtype in (torch.int32, torch.int64):
                 self.decode(torch.zeros(1, dtype=dtype, device=self._workspace.buffer.device))
+
+
+def _fewer(chosen: torch.Tensor | None, experts: int) -> torch.Tensor | None:
+    """A choice of experts as decoding takes it, or None where decoding all of them is no more work, or as simple."""
+    if chosen is None or chosen.numel() > experts or not chosen.is_contiguous():
+        return None
+    if chosen.dtype == torch.uint32:
+        chosen = chosen.view(torch.int32)  # what does not fit is no expert, either way
+    return chosen if chosen.dtype in (torch.int32, torch.int64) else None
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

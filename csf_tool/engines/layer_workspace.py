@@ -18,19 +18,12 @@ class LayerWorkspace:
     def __init__(self, device: torch.device) -> None:
         self.buffer = torch.empty(0, dtype=torch.uint8, device=device)
         self._lying: list[tuple[torch.Tensor, int]] = []
-        self._starts: dict[int, torch.Tensor] = {}
         self._is_fixed = False
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the device, of the routing as well."""
-        return self.buffer.nbytes + sum(start.nbytes for start in self._starts.values())
-
-    def expert_start(self, experts: int) -> torch.Tensor:
-        """Room for the routing of so many experts, the same each time."""
-        if experts not in self._starts:
-            self._starts[experts] = torch.zeros(experts + 1, dtype=torch.int32, device=self.buffer.device)
-        return self._starts[experts]
+        """Bytes on the device."""
+        return self.buffer.nbytes
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in it."""

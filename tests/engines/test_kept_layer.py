@@ -137,15 +137,22 @@ def test_only_the_chosen_experts_are_decoded_where_that_is_less_work(tmp_path: P
     workspace, layer = LayerWorkspace(DEVICE), layer_for(group)
     kept = ready(group, workspace, layer)
     workspace.buffer.fill_(0xA5)
-    kept.decode(torch.tensor([[2], [-1], [0]], dtype=torch.int32, device=DEVICE))
-    for name, expected in zip(SCALES, dense(group), strict=True):
-        found = raw(getattr(layer, name))
-        assert torch.equal(found[[0, 2]], expected[[0, 2]])
-        assert (found[[1, 3]] == 0xA5).all()
-    workspace.buffer.fill_(0xA5)
-    kept.decode(torch.zeros(3, 2, dtype=torch.int64, device=DEVICE))  # more choices than experts
-    for name, expected in zip(SCALES, dense(group), strict=True):
-        assert torch.equal(raw(getattr(layer, name)), expected)
+    for dtype in (torch.int32, torch.int64, torch.uint32):  # engines have all three
+        workspace.buffer.fill_(0xA5)
+        kept.decode(torch.tensor([[2], [-1], [0]], dtype=torch.int32, device=DEVICE).to(dtype))
+        for name, expected in zip(SCALES, dense(group), strict=True):
+            found = raw(getattr(layer, name))
+            assert torch.equal(found[[0, 2]], expected[[0, 2]])
+            assert (found[[1, 3]] == 0xA5).all()
+    for everyone in (
+        torch.zeros(3, 2, dtype=torch.int64, device=DEVICE),  # more choices than experts
+        torch.zeros(2, 2, dtype=torch.int32, device=DEVICE).T,
+        torch.zeros(2, dtype=torch.int16, device=DEVICE),
+    ):
+        workspace.buffer.fill_(0xA5)
+        kept.decode(everyone)
+        for name, expected in zip(SCALES, dense(group), strict=True):
+            assert torch.equal(raw(getattr(layer, name)), expected)
 
 
 def ready(group: ExpertGroup, workspace: LayerWorkspace, layer: Any) -> KeptLayer:
