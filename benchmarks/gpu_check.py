@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from csf_tool import (
     CsfScales,
+    ScaleLayout,
     compress_mxfp4_scales,
     compress_nvfp4_scales,
     decompress_mxfp4_csf_scales,
@@ -36,7 +38,7 @@ from csf_tool.bench.workloads import WORKLOADS, Workload, make_scales, make_stre
 from csf_tool.codec import reference
 from csf_tool.codec.formats import MAX_ELEMENTS, MXFP4, NVFP4, POSITION_BITS
 from csf_tool.documents.bench import bench_document
-from csf_tool.gpu.scales import DenseLayout
+from csf_tool.gpu.layouts import DenseLayout
 from csf_tool.gpu.streams import CsfStreams
 from csf_tool.report.bench import bench_report
 from csf_tool.report.console import print_out
@@ -147,6 +149,45 @@ def check_choices(
     out = torch.full((work.dense_bytes,), POISON, dtype=torch.uint8, device=DEVICE)
     DECOMPRESS[work.format](scales, out=out, topk_ids=topk_ids, expert_offset=offset)
     same(out, want, f"{work.name}, routed by {len(chosen)} choices in {dtype}")
+
+
+def check_layouts(work: Workload) -> None:
+    """Every form with every order of rows and a table, against the same done to whole dense planes."""
+    work = replace(work, experts=min(work.experts, 24))
+    streams = make_streams(work, DEVICE)
+    scales, dense = prepared(streams), torch_decode(streams)
+    shuffled = torch.randperm(work.rows, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    table = torch.randperm(256, generator=torch.Generator().manual_seed(3)).to(DEVICE, torch.uint8)
+    first, second = dense.chunk(2, 1)
+    turns = torch.cat([second, first], 1).view(work.experts, 2, -1, 8, work.cols).transpose(1, 2).reshape(dense.shape)
+    orders: list[tuple[dict[str, Any], torch.Tensor]] = [
+        ({}, dense),
+        ({"swap_halves": True, "interleave": 8}, turns),
+        ({"row_order": shuffled}, dense[:, shuffled]),
+        ({"table": table}, table[dense.int()]),
+    ]
+    forms = {"linear": lambda planes: planes, "swizzled": tiled, "marlin": marlin}
+    for form, make in forms.items():
+        if form == "marlin" and work.rows % 64:
+            continue
+        for options, planes in orders:
+            layout = ScaleLayout(form, **options)  # type: ignore[arg-type]
+            for offset in (0, 1):
+                out = torch.full((scales.workspace_bytes(layout) + offset,), POISON, dtype=torch.uint8, device=DEVICE)
+                got = DECOMPRESS[work.format](scales, out=out[offset:], layout=layout)
+                same(got, make(planes), f"{work.name}, {form} {list(options)}, offset {offset}")
+
+
+def tiled(planes: torch.Tensor) -> torch.Tensor:
+    """Planes in the 128x4 layout."""
+    return torch.from_numpy(swizzle(planes.cpu().numpy())).to(DEVICE)
+
+
+def marlin(planes: torch.Tensor) -> torch.Tensor:
+    """Planes as vLLM's `marlin_permute_scales` and what follows it give them."""
+    order = [i + 8 * j for i in range(8) for j in range(8)]
+    columns = planes.transpose(1, 2)
+    return columns.reshape(-1, 64)[:, order].reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(columns.shape)
 
 
 def check_large() -> None:
@@ -288,12 +329,13 @@ def check_consumers() -> None:
 
 def sanitize() -> None:
     """Every path of the kernels on small stacks: for compute-sanitizer, which is slow."""
-    shapes = [(NVFP4, 144, 160), (NVFP4, 320, 40), (NVFP4, 48, 6), (MXFP4, 144, 72), (MXFP4, 32, 9)]
+    shapes = [(NVFP4, 144, 160), (NVFP4, 320, 40), (NVFP4, 48, 6), (NVFP4, 192, 24), (MXFP4, 144, 72), (MXFP4, 192, 9)]
     for fmt, rows, cols in shapes:
         for share in (0.002, 0.3):  # without leads, and with
             work = Workload(f"{fmt.title} {rows}x{cols}", fmt, 3, rows, cols, share)
             check_streams(work, f"{share:.1%}", make_streams(work, DEVICE))
             check_routing(work)
+            check_layouts(work)
         check_encoder(replace(work, experts=2))
     print("sanitize: all paths ran")
 
@@ -309,6 +351,7 @@ def check_all() -> None:
     for work in WORKLOADS:
         timed(f"{work.name}: random streams", check_streams, work, "random", make_streams(work, DEVICE))
         timed(f"{work.name}: routing", check_routing, work)
+        timed(f"{work.name}: layouts", check_layouts, work)
         timed(f"{work.name}: encoder", check_encoder, work)
     for work in (GATE, WORKLOADS[1], WORKLOADS[5]):
         small = replace(work, experts=48)

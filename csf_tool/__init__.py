@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what `_NAMES` says, for type checkers
     from csf_tool.gpu.encode import compress_csf_scales as compress_csf_scales
     from csf_tool.gpu.encode import compress_mxfp4_scales as compress_mxfp4_scales
     from csf_tool.gpu.encode import compress_nvfp4_scales as compress_nvfp4_scales
+    from csf_tool.gpu.layouts import ScaleLayout as ScaleLayout
     from csf_tool.gpu.scales import CsfScales as CsfScales
     from csf_tool.gpu.scales import decompress_csf_scales as decompress_csf_scales
     from csf_tool.gpu.scales import decompress_mxfp4_csf_scales as decompress_mxfp4_csf_scales
@@ -57,6 +58,7 @@ _NAMES = {
     "documents.written": "CompressDocument ConvertDocument ExpandDocument",
     "checkpoint.open": "open_checkpoint",
     "gpu.encode": "compress_csf_scales compress_mxfp4_scales compress_nvfp4_scales",
+    "gpu.layouts": "ScaleLayout",
     "gpu.scales": "CsfScales decompress_csf_scales decompress_mxfp4_csf_scales decompress_nvfp4_csf_scales"
     " prepare_csf_scales prepare_mxfp4_csf_scales prepare_nvfp4_csf_scales",
     "gpu.streams": "CsfStreams",

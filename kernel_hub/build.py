@@ -30,6 +30,8 @@ SOURCES = (
     "gpu/decode.py",
     "gpu/decode_kernels.py",
     "gpu/launching.py",
+    "gpu/layout_kernels.py",
+    "gpu/layouts.py",
     "gpu/scales.py",
     "gpu/streams.py",
     "gpu/workspace.py",
@@ -37,6 +39,7 @@ SOURCES = (
 """The modules of csf_tool that decoding takes. They become one flat package."""
 
 PUBLIC = {
+    "layouts": ["ScaleLayout"],
     "scales": [
         "CsfScales",
         "decompress_csf_scales",

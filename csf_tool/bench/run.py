@@ -25,7 +25,8 @@ from csf_tool.bench.workloads import (
     places_of,
 )
 from csf_tool.gpu.encode import compress_nvfp4_scales
-from csf_tool.gpu.scales import DenseLayout, decompress_csf_scales, prepared
+from csf_tool.gpu.layouts import DenseLayout
+from csf_tool.gpu.scales import decompress_csf_scales, prepared
 from csf_tool.gpu.streams import CsfStreams
 
 _ROUTINGS = 16

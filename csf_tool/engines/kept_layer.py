@@ -14,7 +14,8 @@ import torch
 from csf_tool.codec import tiles
 from csf_tool.engines.expert_groups import ExpertGroup
 from csf_tool.engines.layer_workspace import LayerWorkspace
-from csf_tool.gpu.scales import CsfScales, DenseLayout, decompress_csf_scales
+from csf_tool.gpu.layouts import DenseLayout
+from csf_tool.gpu.scales import CsfScales, decompress_csf_scales
 from csf_tool.loading.stacks import Order, load_stack
 
 SCALES = ("w13_weight_scale", "w2_weight_scale")

@@ -1,6 +1,5 @@
 """The decode kernel's tables of a stack, and its launch. Another kernel means another such module."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from csf_tool.codec import formats, tiles
 from csf_tool.codec.prepared import LEAD_GROUP, leads_pay, piece_bytes
 from csf_tool.gpu import decode_kernels
 from csf_tool.gpu.launching import is_traced, launching_at, multiprocessors, require_gpu
+from csf_tool.gpu.layouts import LayoutArguments, divide
 from csf_tool.gpu.streams import CsfStreams
 
 # The launch shape that was fastest on an H200, of 2 to 16 KiB a program and 2 to 16 warps.
@@ -91,18 +91,19 @@ class DecodeTables:
         self,
         out: torch.Tensor,
         routing: Routing,
+        layout: LayoutArguments,
         *,
         rows: int,
         cols: int,
         code_bits: int,
-        swizzled: bool,
     ) -> None:
         """Write the dense scales to `out`. Nothing is checked here: a wrong number writes anywhere."""
-        starts = self.block_starts if swizzled else self.piece_starts
+        starts = self.block_starts if layout.form else self.piece_starts
         decompress = _decompress_op if is_traced(out, self.fixed) else _launch
         decompress(
-            self.fixed, self.leads, self.rest, starts, *routing, out,
-            rows, cols, code_bits, self.lead_group, swizzled,
+            self.fixed, self.leads, self.rest, starts, *routing,
+            layout.destinations, layout.table, layout.form, layout.swap, layout.turns,
+            out, rows, cols, code_bits, self.lead_group,
         )  # fmt: skip
 
 
@@ -141,23 +142,21 @@ def _launch(
     expert_start: torch.Tensor | None,
     topk_ids: torch.Tensor | None,
     expert_offset: int,
+    destinations: torch.Tensor | None,
+    table: torch.Tensor | None,
+    form: int,
+    swap: bool,
+    turns: int,
     out: torch.Tensor,
     rows: int,
     cols: int,
     code_bits: int,
     lead_group: int,
-    swizzled: bool,
 ) -> None:
     """Launch the kernel."""
     require_gpu(fixed)
     experts = fixed.shape[0]
-    if swizzled:
-        padded_rows, padded_cols = tiles.padded_shape(rows, cols)
-        width = math.gcd(padded_cols // tiles.TILE_COLS, decode_kernels.MAX_WIDTH)
-        size, units = _runs(code_bits), padded_rows * padded_cols // (16 * width)
-    else:
-        width, size, units = 0, piece_bytes(code_bits), rows * cols
-    items = triton.cdiv(units, size)
+    width, size, items = divide(form, rows, cols, code_bits, 32 * _WARPS)
     chosen = expert_start if topk_ids is None else topk_ids
     grid = (experts * items,) if chosen is None else _routed_grid(experts, items, fixed.device)
     with launching_at(fixed):
@@ -167,6 +166,8 @@ def _launch(
             rest,
             starts,
             out.view(torch.uint8),
+            destinations,
+            table,
             chosen,
             0 if topk_ids is None else topk_ids.numel(),
             expert_offset,
@@ -181,6 +182,9 @@ def _launch(
             LANES=32 * _WARPS,
             ROUTED=chosen is not None,
             CHOICES=0 if topk_ids is None else _CHOICES,
+            FORM=form,
+            SWAP=swap,
+            TURNS=turns,
             WORD_ALIGNED=out.data_ptr() % 4 == 0,
             num_warps=_WARPS,
         )
@@ -191,11 +195,6 @@ def _launch(
 # Graphs hold it. Calls outside of them do without, for an operator's first call imports what compiles graphs: seconds.
 # It only writes, so torch infers nothing of it.
 _decompress_op = torch.library.custom_op("csf_tool::decompress", _launch, mutates_args={"out"})
-
-
-def _runs(code_bits: int) -> int:
-    """Runs of the 128x4 layout that one program writes: one a thread, or two where there is less to read."""
-    return 32 * _WARPS * (1 if code_bits == 4 else 2)
 
 
 def _routed_grid(experts: int, items: int, device: torch.device) -> tuple[int, int]:

@@ -20,6 +20,18 @@ import triton
 import triton.language as tl
 
 from csf_tool.codec import formats, tiles
+from csf_tool.gpu.layout_kernels import (
+    LINEAR,
+    MARLIN,
+    first_quad,
+    first_row,
+    store_columns,
+    store_exceptions,
+    store_moved,
+    store_moved_bytes,
+    store_words,
+    through_table,
+)
 
 EXPERT_BLOCK = 32
 """Experts that a routed program looks at: a lane of a warp each, so finding the active ones takes no barrier."""
@@ -30,19 +42,10 @@ ALL_BITS = tl.constexpr(0xFFFFFFFF)
 NO_LEAD = 255
 """Position in the group that stands for "this group has no exception". Groups are smaller."""
 
-RUN_ROWS = 4
-"""Rows through which runs count before they go on to the next columns: two whole sectors of the 128x4 layout."""
-
-MAX_WIDTH = 4
-"""Most column quads of a run: 8 code bytes of NVFP4, one load."""
-
 _SLAB_ROWS = tl.constexpr(formats.SLAB_ROWS)
-_POSITION_BITS = tl.constexpr(formats.POSITION_BITS)
-_POSITION_MASK = tl.constexpr(formats.POSITION_MASK)
 _TILE_ROWS = tl.constexpr(tiles.TILE_ROWS)
 _TILE_BYTES = tl.constexpr(tiles.TILE_BYTES)
 _EXPERT_BLOCK = tl.constexpr(EXPERT_BLOCK)
-_RUN_ROWS = tl.constexpr(RUN_ROWS)
 
 
 @triton.jit
@@ -120,58 +123,38 @@ def _merge_leads(words, leads, word, unit, mask, GROUP: tl.constexpr):
 
 
 @triton.jit
-def _store_words(out, word, words, mask, WORD_ALIGNED: tl.constexpr):
-    """Store uint32 `words` at word offsets `word`, byte by byte where `out` is not aligned to words."""
-    if WORD_ALIGNED:
-        tl.store(out.to(tl.pointer_type(tl.uint32)) + word, words, mask=mask)
-    else:
-        for byte in tl.static_range(4):
-            tl.store(out + word * 4 + byte, (words >> (8 * byte)).to(tl.uint8), mask=mask)
-
-
-@triton.jit
 def _load_exceptions(exceptions, at, end):
     return tl.load(exceptions + at, mask=at < end, other=0).to(tl.uint32, bitcast=True)
 
 
 @triton.jit
-def _store_exceptions(out, words, mask, item, COLS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Store the values of exception words; in the 128x4 layout, only those that fall into runs of `item`."""
-    at = (words & _POSITION_MASK).to(tl.int32)
-    if WIDTH:
-        QUADS: tl.constexpr = (COLS + 3) // 4
-        row = at // COLS
-        quad = at % COLS // 4
-        part = row // _TILE_ROWS * (32 // _RUN_ROWS) + row % 32 // _RUN_ROWS
-        part = part * (QUADS // WIDTH) + quad // WIDTH
-        mask &= (part * _RUN_ROWS + row % _RUN_ROWS) // SIZE == item
-        tile = row // _TILE_ROWS * QUADS + quad
-        at = tile * _TILE_BYTES + row % 32 * 16 + row % _TILE_ROWS // 32 * 4 + at % COLS % 4
-    tl.store(out + at, (words >> _POSITION_BITS).to(tl.uint8), mask=mask)
-
-
-@triton.jit
 def _overwrite(
-    out, exceptions, early, begin, end, item,
-    COLS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
+    out, exceptions, early, begin, end, item, destinations, table,
+    ROWS: tl.constexpr, COLS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
+    FORM: tl.constexpr, SWAP: tl.constexpr, TURNS: tl.constexpr,
 ):  # fmt: skip
     """Store exceptions [begin, end) over what this whole program stored; `early` holds the first LANES of them."""
     lane = tl.arange(0, LANES)
     if begin < end:
         tl.debug_barrier()  # orders the stores so far, of all threads of this program, before the ones below
-        _store_exceptions(out, early, begin + lane < end, item, COLS, SIZE, WIDTH)
+        store_exceptions(
+            out, early, begin + lane < end, item, destinations, table, ROWS, COLS, SIZE, WIDTH, FORM, SWAP, TURNS
+        )
         for at in range(begin + LANES, end, LANES):
             late = _load_exceptions(exceptions, at + lane, end)
-            _store_exceptions(out, late, at + lane < end, item, COLS, SIZE, WIDTH)
+            store_exceptions(
+                out, late, at + lane < end, item, destinations, table, ROWS, COLS, SIZE, WIDTH, FORM, SWAP, TURNS
+            )
 
 
 @triton.jit
 def _decode_piece(
-    fixed, leads, rest, starts, out, item,
+    fixed, leads, rest, starts, out, item, destinations, table,
     ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr,
-    GROUP: tl.constexpr, SIZE: tl.constexpr, LANES: tl.constexpr, WORD_ALIGNED: tl.constexpr,
+    GROUP: tl.constexpr, SIZE: tl.constexpr, LANES: tl.constexpr, SWAP: tl.constexpr, TURNS: tl.constexpr,
+    WORD_ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Write the row-major bytes [item * SIZE, + SIZE) of the plane to which the pointers point."""
+    """Write what are the row-major bytes [item * SIZE, + SIZE) of the plane to which the pointers point."""
     # What is stored last is loaded first, so that its latency is not added at the end.
     begin = tl.load(starts + item)
     end = tl.load(starts + item + 1)
@@ -194,13 +177,25 @@ def _decode_piece(
             words |= _fixed_scale(fixed, at // COLS, at % COLS, mask, BITS, ROW_BYTES, SLAB_BYTES) << (8 * byte)
     if GROUP:
         words = _merge_leads(words, leads, word, chunk * 4, mask, GROUP)
-    _store_words(out, word, words, mask, WORD_ALIGNED)
-    _overwrite(out, rest, early, begin, end, item, COLS, SIZE, 0, LANES)
+    if table is not None:
+        words = through_table(words, table, tl.zeros_like(word), mask, 4)
+    if not (SWAP or TURNS or destinations is not None):
+        store_words(out, word, words, mask, WORD_ALIGNED)
+    elif COLS % 4 == 0:
+        store_moved(
+            out, words, base_row, word % QUADS, mask, destinations, ROWS, COLS, LINEAR, SWAP, TURNS, WORD_ALIGNED
+        )
+    else:
+        store_moved_bytes(out, words, word * 4, mask, destinations, ROWS, COLS, SWAP, TURNS)
+    _overwrite(
+        out, rest, early, begin, end, item, destinations, table,
+        ROWS, COLS, SIZE, 0, LANES, LINEAR, SWAP, TURNS,
+    )  # fmt: skip
 
 
 @triton.jit
 def _row_words(
-    fixed, leads, row, first_quad, quad,
+    fixed, leads, table, row, first_quad, quad,
     ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
@@ -219,32 +214,30 @@ def _row_words(
     if GROUP:  # only where a row is whole words
         unit = row * QUADS + first_quad if COLS % 16 == 0 else word
         words = _merge_leads(words, leads, word, unit, mask, GROUP)
+    if table is not None:
+        words = through_table(words, table, quad * 4, mask, COLS)
     return words
 
 
 @triton.jit
-def _row_of_run(run, PARTS: tl.constexpr):
-    """The first of the four rows of runs `run`, counted from the start of its block of 128 rows."""
-    return run // (PARTS * _RUN_ROWS) % (32 // _RUN_ROWS) * _RUN_ROWS + run % _RUN_ROWS
-
-
-@triton.jit
 def _decode_runs(
-    fixed, leads, rest, starts, out, item,
+    fixed, leads, rest, starts, out, item, destinations, table,
     ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr,
-    GROUP: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, WORD_ALIGNED: tl.constexpr,
+    GROUP: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
+    FORM: tl.constexpr, SWAP: tl.constexpr, TURNS: tl.constexpr, WORD_ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Write runs [item * SIZE, + SIZE) of the plane in the 128x4 layout, with zeros for the padding.
+    """Write runs [item * SIZE, + SIZE) of the plane, in the 128x4 layout with zeros for its padding, or in Marlin's.
 
-    In the layout, a column quad of four rows that lie 32 apart is 16 bytes in a row. A *run* is WIDTH quads
-    of four such rows: a thread reads each row with one wide load, and needs no exchange with others. Runs
-    count through RUN_ROWS rows, then through the columns of these rows, so that neighbouring threads store
-    to neighbouring places and a program reads whole rows.
+    In the 128x4 layout, a column quad of four rows that lie 32 apart is 16 bytes in a row; in Marlin's, a column of
+    four rows that lie 8 apart is 4. A *run* is WIDTH quads of four such rows: a thread reads each row with one wide
+    load, and needs no exchange with others. Runs count through a few rows, then through the columns of these rows, so
+    that neighbouring threads store to neighbouring places and a program reads whole rows.
     """
     QUADS: tl.constexpr = (COLS + 3) // 4
     PARTS: tl.constexpr = QUADS // WIDTH  # runs of a row
     BLOCK_RUNS: tl.constexpr = PARTS * 32  # runs of a block of 128 rows
     BLOCKS: tl.constexpr = (ROWS + _TILE_ROWS - 1) // _TILE_ROWS
+    RUNS: tl.constexpr = ROWS // 4 * PARTS if FORM == MARLIN else BLOCKS * BLOCK_RUNS
 
     last_block = tl.minimum((item * SIZE + SIZE - 1) // BLOCK_RUNS, BLOCKS - 1)
     begin = tl.load(starts + item * SIZE // BLOCK_RUNS)
@@ -252,29 +245,44 @@ def _decode_runs(
     early = _load_exceptions(rest, begin + tl.arange(0, LANES), end)
 
     run = item * SIZE + tl.arange(0, SIZE)[:, None]  # [runs, 1]
-    row = run // BLOCK_RUNS * _TILE_ROWS + _row_of_run(run, PARTS)
-    first_quad = run // _RUN_ROWS % PARTS * WIDTH
-    quad = first_quad + tl.arange(0, WIDTH)[None, :]  # [runs, width]
-    a = _row_words(fixed, leads, row, first_quad, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    b = _row_words(fixed, leads, row + 32, first_quad, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    c = _row_words(fixed, leads, row + 64, first_quad, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    d = _row_words(fixed, leads, row + 96, first_quad, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    words = tl.join(tl.join(a, b), tl.join(c, d))  # [runs, width, b or a, d or c]
-    words = words.permute(1, 0, 3, 2).reshape(WIDTH * SIZE, 4)  # a chunk: a b c d
-
-    at = tl.arange(0, WIDTH * SIZE)[:, None]
-    run = item * SIZE + at % SIZE
-    tile = run // BLOCK_RUNS * QUADS + run // _RUN_ROWS % PARTS * WIDTH + at // SIZE
-    word = (tile * 32 + _row_of_run(run, PARTS)) * 4 + tl.arange(0, 4)[None, :]
-    _store_words(out, word, words, run < BLOCKS * BLOCK_RUNS, WORD_ALIGNED)
-    _overwrite(out, rest, early, begin, end, item, COLS, SIZE, WIDTH, LANES)
+    row = first_row(run, PARTS, FORM)
+    first = first_quad(run, PARTS, WIDTH, FORM)
+    quad = first + tl.arange(0, WIDTH)[None, :]  # [runs, width]
+    row_b = row + (16 if FORM == MARLIN else 32)
+    row_c = row + (8 if FORM == MARLIN else 64)
+    row_d = row + (24 if FORM == MARLIN else 96)
+    a = _row_words(fixed, leads, table, row, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    b = _row_words(fixed, leads, table, row_b, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    c = _row_words(fixed, leads, table, row_c, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    d = _row_words(fixed, leads, table, row_d, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    if SWAP or TURNS or destinations is not None:
+        mask = run < RUNS
+        store_moved(out, a, row, quad, mask, destinations, ROWS, COLS, FORM, SWAP, TURNS, WORD_ALIGNED)
+        store_moved(out, b, row_b, quad, mask, destinations, ROWS, COLS, FORM, SWAP, TURNS, WORD_ALIGNED)
+        store_moved(out, c, row_c, quad, mask, destinations, ROWS, COLS, FORM, SWAP, TURNS, WORD_ALIGNED)
+        store_moved(out, d, row_d, quad, mask, destinations, ROWS, COLS, FORM, SWAP, TURNS, WORD_ALIGNED)
+    elif FORM == MARLIN:
+        store_columns(out, a, b, c, d, run, quad, run < RUNS, ROWS, COLS, PARTS, WORD_ALIGNED)
+    else:
+        words = tl.join(tl.join(a, b), tl.join(c, d))  # [runs, width, b or a, d or c]
+        words = words.permute(1, 0, 3, 2).reshape(WIDTH * SIZE, 4)  # a chunk: a b c d
+        at = tl.arange(0, WIDTH * SIZE)[:, None]
+        run = item * SIZE + at % SIZE
+        tile = run // BLOCK_RUNS * QUADS + first_quad(run, PARTS, WIDTH, FORM) + at // SIZE
+        word = (tile * 32 + first_row(run, PARTS, FORM) % _TILE_ROWS) * 4 + tl.arange(0, 4)[None, :]
+        store_words(out, word, words, run < RUNS, WORD_ALIGNED)
+    _overwrite(
+        out, rest, early, begin, end, item, destinations, table,
+        ROWS, COLS, SIZE, WIDTH, LANES, FORM, SWAP, TURNS,
+    )  # fmt: skip
 
 
 @triton.jit
 def _decode_item(
-    fixed, leads, rest, starts, out, expert, item,
+    fixed, leads, rest, starts, out, expert, item, destinations, table,
     ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    SIZE: tl.constexpr, LANES: tl.constexpr, WORD_ALIGNED: tl.constexpr,
+    SIZE: tl.constexpr, LANES: tl.constexpr, FORM: tl.constexpr, SWAP: tl.constexpr, TURNS: tl.constexpr,
+    WORD_ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Write item `item` of the plane of `expert`."""
     ROW_BYTES: tl.constexpr = (COLS * BITS + 7) // 8
@@ -285,16 +293,17 @@ def _decode_item(
         leads += plane * ((ROWS * COLS + GROUP - 1) // GROUP)
     if WIDTH:
         BLOCKS: tl.constexpr = (ROWS + _TILE_ROWS - 1) // _TILE_ROWS
-        TILES: tl.constexpr = BLOCKS * ((COLS + 3) // 4)
+        PADDED: tl.constexpr = BLOCKS * ((COLS + 3) // 4) * _TILE_BYTES
+        PLANE: tl.constexpr = ROWS * COLS if FORM == MARLIN else PADDED
         _decode_runs(
-            fixed, leads, rest, starts + plane * BLOCKS, out + plane * (TILES * _TILE_BYTES), item,
-            ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP, SIZE, WIDTH, LANES, WORD_ALIGNED,
+            fixed, leads, rest, starts + plane * BLOCKS, out + plane * PLANE, item, destinations, table,
+            ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP, SIZE, WIDTH, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
         )  # fmt: skip
     else:
         PIECES: tl.constexpr = (ROWS * COLS + SIZE - 1) // SIZE
         _decode_piece(
-            fixed, leads, rest, starts + plane * PIECES, out + plane * (ROWS * COLS), item,
-            ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP, SIZE, LANES, WORD_ALIGNED,
+            fixed, leads, rest, starts + plane * PIECES, out + plane * (ROWS * COLS), item, destinations, table,
+            ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP, SIZE, LANES, SWAP, TURNS, WORD_ALIGNED,
         )  # fmt: skip
 
 
@@ -331,14 +340,14 @@ def _active(routing, first, number, experts, offset, CHOICES: tl.constexpr):
 
 @triton.jit(do_not_specialize=["experts", "number", "offset"], do_not_specialize_on_alignment=["routing"])
 def decode(
-    fixed, leads, rest, starts, out, routing, number, offset, experts,
+    fixed, leads, rest, starts, out, destinations, table, routing, number, offset, experts,
     ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
     SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, ROUTED: tl.constexpr, CHOICES: tl.constexpr,
-    WORD_ALIGNED: tl.constexpr,
+    FORM: tl.constexpr, SWAP: tl.constexpr, TURNS: tl.constexpr, WORD_ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Decode a stack. A plane is ITEMS items of SIZE: bytes of the row-major plane, or runs of the 128x4 layout.
+    """Decode a stack. A plane is ITEMS items of SIZE: bytes of the row-major plane, or runs where WIDTH says so.
 
-    `starts` says where in `rest` the exceptions begin of each piece (row-major) or block of 128 rows (128x4).
+    `starts` says where in `rest` the exceptions begin of each piece (row-major) or block of 128 rows (runs).
     Not ROUTED: one program an item. ROUTED: axis 1 takes a block of experts, axis 0 a share of the items of
     its active ones. Few programs start, and those without work leave at once. `_active` says what routing, number,
     offset and CHOICES are.
@@ -351,12 +360,12 @@ def decode(
         for work in range(tl.program_id(0), tl.sum(active, 0) * ITEMS, tl.num_programs(0)):
             expert = first + tl.sum(tl.where(order == work // ITEMS + 1, lane, 0), 0)
             _decode_item(
-                fixed, leads, rest, starts, out, expert, work % ITEMS,
-                ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, WORD_ALIGNED,
+                fixed, leads, rest, starts, out, expert, work % ITEMS, destinations, table,
+                ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
             )  # fmt: skip
     else:
         work = tl.program_id(0)
         _decode_item(
-            fixed, leads, rest, starts, out, work // ITEMS, work % ITEMS,
-            ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, WORD_ALIGNED,
+            fixed, leads, rest, starts, out, work // ITEMS, work % ITEMS, destinations, table,
+            ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
         )  # fmt: skip

@@ -12,18 +12,14 @@ Decompressing into `out` allocates nothing and never waits for the GPU: it can b
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import torch
 
-from csf_tool.codec import tiles
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.dtypes import DTYPES
 from csf_tool.gpu.decode import EVERYONE, DecodeTables, Routing
+from csf_tool.gpu.layouts import AnyLayout, dense_shape, layout_of
 from csf_tool.gpu.streams import CsfStreams
-
-DenseLayout = Literal["linear", "swizzled"]
-"""Order of dense scales in memory: row-major, or in the 128x4 layout of tensor cores."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -60,19 +56,15 @@ class CsfScales:
         """Bytes of the dense scales, row-major."""
         return self.workspace_bytes()
 
-    def dense_shape(self, layout: DenseLayout = "linear") -> tuple[int, int, int]:
-        """`[experts, rows, cols]`, in the swizzled layout with both padded to its tiles.
+    def dense_shape(self, layout: AnyLayout = "linear") -> tuple[int, int, int]:
+        """`[experts, rows, cols]`; in the 128x4 layout padded to its tiles, in Marlin's `[experts, cols, rows]`.
 
         Raises:
             ValueError: there is no such layout.
         """
-        if layout == "linear":
-            return self.experts, self.rows, self.cols
-        if layout == "swizzled":
-            return self.experts, *tiles.padded_shape(self.rows, self.cols)
-        raise ValueError(f'layout must be "linear" or "swizzled", not {layout!r}')
+        return self.experts, *dense_shape(layout, self.rows, self.cols)
 
-    def workspace_bytes(self, layout: DenseLayout = "linear") -> int:
+    def workspace_bytes(self, layout: AnyLayout = "linear") -> int:
         """Bytes that `out` must have. For several stacks that share a workspace, take the maximum."""
         experts, rows, cols = self.dense_shape(layout)
         return experts * rows * cols
@@ -201,7 +193,7 @@ def decompress_nvfp4_csf_scales(
     expert_start: torch.Tensor | None = None,
     topk_ids: torch.Tensor | None = None,
     expert_offset: int = 0,
-    layout: DenseLayout = "linear",
+    layout: AnyLayout = "linear",
 ) -> torch.Tensor:
     """The dense scales of a stack, float8_e4m3fn `[experts, rows, cols]`, in `out` when given.
 
@@ -217,8 +209,9 @@ def decompress_nvfp4_csf_scales(
             none. Skips the others, with the same launch and no buffer.
         expert_offset: the number that this stack's first expert has among `topk_ids`, where experts are spread over
             ranks.
-        layout: "linear", row-major, or "swizzled": the 128x4 layout of tensor cores, `[experts, padded rows,
-            padded cols]`, with zeros as padding.
+        layout: "linear", row-major; "swizzled", the 128x4 layout of tensor cores, `[experts, padded rows, padded
+            cols]`, with zeros as padding; "marlin", the order of Marlin's kernels, `[experts, cols, rows]`; or a
+            `ScaleLayout`, which also orders rows and changes bytes by a table.
 
     Raises:
         TypeError: `scales` or a tensor is of the wrong kind or dtype.
@@ -237,7 +230,7 @@ def decompress_mxfp4_csf_scales(
     expert_start: torch.Tensor | None = None,
     topk_ids: torch.Tensor | None = None,
     expert_offset: int = 0,
-    layout: DenseLayout = "linear",
+    layout: AnyLayout = "linear",
 ) -> torch.Tensor:
     """The dense scales of a stack, float8_e8m0fnu: as `decompress_nvfp4_csf_scales`."""
     _require_scales(scales, MXFP4)
@@ -253,7 +246,7 @@ def decompress_csf_scales(
     expert_start: torch.Tensor | None = None,
     topk_ids: torch.Tensor | None = None,
     expert_offset: int = 0,
-    layout: DenseLayout = "linear",
+    layout: AnyLayout = "linear",
 ) -> torch.Tensor:
     """The dense scales of a stack of either format: the function behind the other decompress functions."""
     _require_scales(scales)
@@ -263,13 +256,9 @@ def decompress_csf_scales(
         out = torch.empty(size, dtype=torch.uint8, device=scales.device)
     _check_workspace(scales, out, size)
     routing = _routing(scales, expert_start, topk_ids, expert_offset)
+    arguments = layout_of(layout).arguments(scales.rows, scales.cols, scales.device)
     scales._tables.decode(
-        out,
-        routing,
-        rows=scales.rows,
-        cols=scales.cols,
-        code_bits=scales.format.code_bits,
-        swizzled=layout == "swizzled",
+        out, routing, arguments, rows=scales.rows, cols=scales.cols, code_bits=scales.format.code_bits
     )
     return out.view(-1)[:size].view(scales.dense_dtype).view(shape)
 

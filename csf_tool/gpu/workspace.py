@@ -2,7 +2,8 @@
 
 import torch
 
-from csf_tool.gpu.scales import CsfScales, DenseLayout, decompress_csf_scales
+from csf_tool.gpu.layouts import AnyLayout
+from csf_tool.gpu.scales import CsfScales, decompress_csf_scales
 
 
 class ScaleWorkspace:
@@ -13,7 +14,7 @@ class ScaleWorkspace:
     address, so keep the workspace as long as they live.
     """
 
-    def __init__(self, *stacks: CsfScales, layout: DenseLayout = "linear") -> None:
+    def __init__(self, *stacks: CsfScales, layout: AnyLayout = "linear") -> None:
         """Allocate the buffer, on the device of the stacks.
 
         Raises:
@@ -24,7 +25,7 @@ class ScaleWorkspace:
         devices = {stack.device for stack in stacks}
         if len(devices) > 1:
             raise ValueError(f"stacks on {', '.join(sorted(map(str, devices)))}, but a workspace is on one device")
-        self.layout: DenseLayout = layout
+        self.layout: AnyLayout = layout
         nbytes = max(stack.workspace_bytes(layout) for stack in stacks)
         self.buffer = torch.empty(nbytes, dtype=torch.uint8, device=stacks[0].device)
 

@@ -16,7 +16,7 @@ from csf_tool import (
 )
 from csf_tool.codec import reference
 from csf_tool.codec.formats import NVFP4, CsfFormat
-from csf_tool.gpu.scales import DenseLayout
+from csf_tool.gpu.layouts import DenseLayout
 from tests.swizzled import swizzle
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -9,7 +9,8 @@ import torch
 from csf_tool import ScaleWorkspace, decompress_nvfp4_csf_scales
 from csf_tool.codec import reference
 from csf_tool.codec.formats import MXFP4, NVFP4
-from csf_tool.gpu.scales import DenseLayout, decompress_csf_scales
+from csf_tool.gpu.layouts import DenseLayout
+from csf_tool.gpu.scales import decompress_csf_scales
 from tests.gpu.stacks import DEVICE, Bytes, Stack, expected, on_device, prepared, random_stack
 from tests.swizzled import swizzle
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
-from csf_tool.gpu.scales import DenseLayout
+from csf_tool.gpu.layouts import DenseLayout
 from tests.codec.vectors import Vector, golden
 from tests.gpu.stacks import BACKENDS, Backend, Bytes, Stack, all_exceptions, expected, random_stack
 

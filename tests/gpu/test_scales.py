@@ -212,7 +212,11 @@ DECOMPRESS_REFUSALS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "strided": ({"out": bytes_of(2 * SIZE)[::2]}, ValueError, "out must be contiguous"),
     "device": ({"out": bytes_of(SIZE, device="meta")}, ValueError, "out is on meta, but the scales are on"),
     "no tensor": ({"out": bytearray(SIZE)}, TypeError, "not bytearray"),
-    "layout": ({"layout": "blocked"}, ValueError, 'layout must be "linear" or "swizzled", not \'blocked\''),
+    "layout": (
+        {"layout": "blocked"},
+        ValueError,
+        r'layout must be "linear", "swizzled" or "marlin", or a ScaleLayout, not \'blocked\'',
+    ),
     "routing length": (
         {"expert_start": torch.zeros(3, dtype=torch.int32, device=DEVICE)},
         ValueError,
@@ -303,9 +307,9 @@ def test_it_compiles_as_one_graph(stack: Stack, routed: bool, given_out: bool) -
 def test_the_operator_is_sound(stack: Stack) -> None:
     """Torch's own check of a custom operator: schema, fake implementation, and its behaviour when traced."""
     tables = prepared(stack)._tables
-    args = (tables.fixed, tables.leads, tables.rest, tables.piece_starts, None, None, 0, bytes_of(SIZE))
+    args = (tables.fixed, tables.leads, tables.rest, tables.piece_starts, None, None, 0, None, None, 0, False, 0)
     torch.library.opcheck(
-        torch.ops.csf_tool.decompress.default, (*args, ROWS, COLS, NVFP4.code_bits, tables.lead_group, False)
+        torch.ops.csf_tool.decompress.default, (*args, bytes_of(SIZE), ROWS, COLS, NVFP4.code_bits, tables.lead_group)
     )
 
 

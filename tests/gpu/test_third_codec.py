@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from csf_tool import compress_csf_scales, decompress_csf_scales, prepare_csf_scales
-from csf_tool.gpu import scales
+from csf_tool.gpu import layouts
 from tests.gpu.stacks import encoded, expected, on_device
 from tests.test_third_codec import THIRD
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("layout", ["linear", "swizzled"])
-def test_kernels_decode_it(layout: scales.DenseLayout) -> None:
+def test_kernels_decode_it(layout: layouts.DenseLayout) -> None:
     dense = np.random.default_rng(1).integers(100, 107, (3, 32, 12), np.uint8)
     stack = encoded(THIRD, dense)
     fixed = on_device(np.stack(stack.fixed))

@@ -6,7 +6,7 @@ import torch
 
 from csf_tool import ScaleWorkspace
 from csf_tool.codec.formats import MXFP4, NVFP4
-from csf_tool.gpu.scales import DenseLayout
+from csf_tool.gpu.layouts import DenseLayout
 from tests.gpu.stacks import DEVICE, expected, expert_start, prepared, random_stack
 
 LAYOUTS: tuple[DenseLayout, ...] = ("linear", "swizzled")

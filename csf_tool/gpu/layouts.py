@@ -1,0 +1,166 @@
+"""The layouts in which dense scales are decoded: those that engines' kernels read."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Union
+
+import torch
+
+from csf_tool.codec import tiles
+from csf_tool.codec.prepared import piece_bytes
+from csf_tool.gpu import layout_kernels
+
+DenseLayout = Literal["linear", "swizzled", "marlin"]
+"""Order of dense scales in memory: row-major, the 128x4 layout of tensor cores, or that of Marlin's kernels."""
+
+_FORMS = {
+    "linear": int(layout_kernels.LINEAR),
+    "swizzled": int(layout_kernels.SWIZZLED),
+    "marlin": int(layout_kernels.MARLIN),
+}
+
+_TABLE_ENTRIES = 256
+
+_MAX_WIDTH = 4
+"""Most column quads of a run: 8 code bytes of NVFP4, one load."""
+
+
+def _form(name: object) -> None:
+    if not isinstance(name, str) or name not in _FORMS:
+        raise ValueError(f'layout must be "linear", "swizzled" or "marlin", or a ScaleLayout, not {name!r}')
+
+
+def _require_tensor(name: str, given: object, dtypes: tuple[torch.dtype, ...]) -> None:
+    if not isinstance(given, torch.Tensor) or given.dtype not in dtypes:
+        kind = given.dtype if isinstance(given, torch.Tensor) else type(given).__name__
+        raise TypeError(f"{name} must be a tensor of {' or '.join(map(str, dtypes))}, not {kind}")
+
+
+def _inverse(row_order: torch.Tensor) -> torch.Tensor:
+    """The place of each row, int32: a decode writes row after row."""
+    _require_tensor("row_order", row_order, (torch.int32, torch.int64))
+    places = torch.arange(row_order.numel(), device=row_order.device)
+    if row_order.dim() != 1 or not torch.equal(row_order.sort().values.long(), places):
+        raise ValueError("row_order must have each row once")
+    return row_order.argsort().int()
+
+
+class LayoutArguments(NamedTuple):
+    """A layout as the decode's operator takes it."""
+
+    destinations: torch.Tensor | None
+    """The row to which each row goes: int32 `[rows]`."""
+    table: torch.Tensor | None
+    form: int
+    swap: bool
+    turns: int
+
+
+class Items(NamedTuple):
+    """Division of a plane among programs."""
+
+    width: int
+    """Column quads of a run; 0: items are pieces of the row-major plane."""
+    size: int
+    """Runs or bytes of an item."""
+    items: int
+    """Items of a plane."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleLayout:
+    """Layout of dense scales for which a name alone is not enough: order of rows, and a table for the bytes.
+
+    Rows come first, then the form. Make it once, for it is checked then, and use it for all stacks with such planes.
+
+    Raises:
+        TypeError: a tensor is of the wrong kind or dtype.
+        ValueError: there is no such form, the rows are in two orders at once, or a tensor has no such contents.
+    """
+
+    form: DenseLayout = "linear"
+    """ "linear", "swizzled" or "marlin"."""
+    swap_halves: bool = False
+    """The second half of the rows before the first: up before gate."""
+    interleave: int = 0
+    """The halves take turns by so many rows: after the swap, if both are asked for."""
+    row_order: torch.Tensor | None = None
+    """Row that is in each place: int32 or int64 `[rows]`, as `plane[row_order]` would take it."""
+    table: torch.Tensor | None = None
+    """Byte to write for each byte: uint8 `[256]`, for engines that take scales in a number format of their own."""
+    _destinations: torch.Tensor | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Check everything that does not depend on a stack."""
+        _form(self.form)
+        if self.interleave < 0:
+            raise ValueError(f"interleave is {self.interleave}: give a number of rows")
+        if self.table is not None:
+            _require_tensor("table", self.table, (torch.uint8,))
+            if self.table.shape != (_TABLE_ENTRIES,):
+                raise ValueError(f"table must be [{_TABLE_ENTRIES}], not {list(self.table.shape)}")
+            object.__setattr__(self, "table", self.table.contiguous())
+        if self.row_order is not None:
+            if self.swap_halves or self.interleave:
+                raise ValueError("give row_order, or swap_halves and interleave: row_order says it all")
+            object.__setattr__(self, "_destinations", _inverse(self.row_order))
+
+    def arguments(self, rows: int, cols: int, device: torch.device) -> LayoutArguments:
+        """The layout for planes of a geometry.
+
+        Raises:
+            ValueError: it is not for such planes, or its tensors are on another device.
+        """
+        if self.form == "marlin" and rows % layout_kernels.MARLIN_ROWS:
+            raise ValueError(f"the Marlin layout takes rows by {layout_kernels.MARLIN_ROWS}, the planes have {rows}")
+        if self.form == "marlin" and cols < 2:
+            raise ValueError("the Marlin layout of planes of one column is another one")
+        if self.interleave and rows % (2 * self.interleave):
+            raise ValueError(f"halves of {rows} rows cannot take turns by {self.interleave}")
+        if self._destinations is not None and len(self._destinations) != rows:
+            raise ValueError(f"row_order has {len(self._destinations)} rows, the planes have {rows}")
+        for name, tensor in (("row_order", self._destinations), ("table", self.table)):
+            if tensor is not None and tensor.device != device:
+                raise ValueError(f"{name} is on {tensor.device}, the scales are on {device}")
+        return LayoutArguments(self._destinations, self.table, _FORMS[self.form], self.swap_halves, self.interleave)
+
+
+AnyLayout = Union[DenseLayout, ScaleLayout]  # noqa: UP007 (the kernel hub's Python evaluates it)
+
+_NAMED = {"linear": ScaleLayout("linear"), "swizzled": ScaleLayout("swizzled"), "marlin": ScaleLayout("marlin")}
+
+
+def layout_of(layout: AnyLayout) -> ScaleLayout:
+    """The layout, where a name stands for one without more to it.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if isinstance(layout, ScaleLayout):
+        return layout
+    _form(layout)
+    return _NAMED[layout]
+
+
+def dense_shape(layout: AnyLayout, rows: int, cols: int) -> tuple[int, int]:
+    """The shape of a plane in a layout: padded to whole tiles in the 128x4 layout, columns first in Marlin's.
+
+    Raises:
+        ValueError: there is no such layout.
+    """
+    form = layout_of(layout).form
+    if form == "marlin":
+        return cols, rows
+    return tiles.padded_shape(rows, cols) if form == "swizzled" else (rows, cols)
+
+
+def divide(form: int, rows: int, cols: int, code_bits: int, lanes: int) -> Items:
+    """The items of a plane in a form, for programs of `lanes` threads."""
+    if form == _FORMS["linear"]:
+        size = piece_bytes(code_bits)
+        return Items(0, size, -(-rows * cols // size))
+    padded_rows, padded_cols = tiles.padded_shape(rows, cols)
+    width = math.gcd(padded_cols // tiles.TILE_COLS, _MAX_WIDTH)
+    runs = (rows if form == _FORMS["marlin"] else padded_rows) * padded_cols // (16 * width)
+    size = lanes * (1 if code_bits == 4 else 2)  # a run a thread, or two where there is less to read
+    return Items(width, size, -(-runs // size))
