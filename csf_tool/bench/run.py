@@ -1,14 +1,16 @@
 """Run the benchmark: every workload, decoded every way, with data in the L2 and without."""
 
+import math
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Literal
 
 import torch
 import triton
 
-from csf_tool.bench import rivals
+from csf_tool.bench import flashinfer, rivals
 from csf_tool.bench.gemm import STACKS, GemmResult, run_gemms, why_no_product
 from csf_tool.bench.real_layer import RealLayer, Source
 from csf_tool.bench.timing import Timing, time_eager, time_graph
@@ -31,6 +33,12 @@ from csf_tool.gpu.streams import CsfStreams
 
 _ROUTINGS = 16
 """Different choices of active experts that are rotated over, for each set of streams."""
+
+RivalLayout = Literal["linear", "swizzled"]
+
+_RIVAL_LAYOUTS: tuple[RivalLayout, ...] = ("linear", "swizzled")
+_RIVAL_ACTIVE = (1, 8, 64)
+"""Numbers of chosen experts at which FlashInfer is measured."""
 
 _L2_TIMES = 4
 """The rotated sets are this many times the L2 together."""
@@ -137,7 +145,6 @@ def run_bench(options: BenchOptions, progress: Callable[[str], None] = lambda _:
             encode = _run_encoder(options, device)
         products, skipped = choose_products(options, properties.L2_cache_size)
         gemms = run_gemms(device, _with_streams(products, layer, device), options.repeats, progress)
-        missing = rivals.nvcomp_missing()
         return BenchResult(
             device=properties.name,
             versions=_versions(options.device),
@@ -148,7 +155,7 @@ def run_bench(options: BenchOptions, progress: Callable[[str], None] = lambda _:
             encode=encode,
             gemms=list(gemms),
             source=layer.source if layer else None,
-            skipped=[*([f"nvCOMP ANS: {missing}"] if missing else []), *skipped],
+            skipped=[*rivals_missing(), *skipped],
         )
 
 
@@ -176,6 +183,12 @@ def _versions(device: int) -> dict[str, str]:
         driver = "unknown"
     cuda = str(torch.version.cuda)
     return {"torch": torch.__version__, "triton": triton.__version__, "CUDA": cuda, "driver": driver}
+
+
+def rivals_missing() -> list[str]:
+    """Rivals that are not measured, and why."""
+    reasons = {"nvCOMP ANS": rivals.nvcomp_missing(), "FlashInfer": flashinfer.missing()}
+    return [f"{name}: {reason}" for name, reason in reasons.items() if reason]
 
 
 class _Case:
@@ -218,6 +231,8 @@ def _run_case(case: _Case) -> CaseResult:
     ]
     if rivals.nvcomp_missing() is None:
         measures.append(_time_nvcomp(case, dense))
+    if flashinfer.missing(case.work.format) is None:
+        measures += _time_flashinfer(case, dense)
     return CaseResult(
         workload=case.work,
         exceptions=len(case.streams.words),
@@ -292,6 +307,49 @@ def _time_two_launches(case: _Case) -> Measure:
 def _time_torch(case: _Case) -> Measure:
     places = places_of(case.streams)
     return case.time("plain PyTorch", lambda i: rivals.torch_decode(case.copies[i], places))
+
+
+def _time_flashinfer(case: _Case, dense: torch.Tensor) -> list[Measure]:
+    """FlashInfer on the same streams, beside this decoder given the same choices of experts."""
+    expands = [flashinfer.expander(streams) for streams in case.copies]
+    shapes = {layout: case.prepared[0].dense_shape(layout) for layout in _RIVAL_LAYOUTS}
+    outs = {layout: [out[: math.prod(shape)].view(shape) for out in case.outs] for layout, shape in shapes.items()}
+    expands[0](outs["linear"][0], "linear", None)
+    if not torch.equal(outs["linear"][0], dense):
+        raise WrongBytes(f"{case.work.name}: FlashInfer's scales differ from those of plain PyTorch")
+    measures = []
+    for layout in _RIVAL_LAYOUTS:
+
+        def launch(i: int, layout: RivalLayout = layout) -> object:
+            return expands[i](outs[layout][i], layout, None)
+
+        measures.append(Measure(f"FlashInfer, {layout}", case.time_flushed(launch)))
+        for active in _RIVAL_ACTIVE:
+            if active < case.work.experts:
+                measures += _time_choices(case, expands, outs[layout], layout, active)
+    return measures
+
+
+def _time_choices(
+    case: _Case, expands: Sequence[flashinfer.Expand], outs: list[torch.Tensor], layout: RivalLayout, active: int
+) -> list[Measure]:
+    """The decode of some experts, chosen anew for each set, by this decoder and by FlashInfer."""
+    seeds = [torch.Generator().manual_seed(seed) for seed in range(_ROUTINGS)]
+    ids = [torch.randperm(case.work.experts, generator=seed)[:active].int().to(case.device) for seed in seeds]
+    sets = case.sets * _ROUTINGS
+
+    def ours(i: int) -> object:
+        at, chosen = i % case.sets, ids[i // case.sets % _ROUTINGS]
+        return decompress_csf_scales(case.prepared[at], out=outs[at], topk_ids=chosen, layout=layout)
+
+    def theirs(i: int) -> object:
+        at = i % case.sets
+        return expands[at](outs[at], layout, ids[i // case.sets % _ROUTINGS])
+
+    return [
+        Measure(f"{active} chosen, {layout}", case.time_flushed(ours, sets), moves_all=False),
+        Measure(f"FlashInfer, {active} chosen, {layout}", case.time_flushed(theirs, sets), moves_all=False),
+    ]
 
 
 def _time_nvcomp(case: _Case, dense: torch.Tensor) -> Measure:
