@@ -1,0 +1,521 @@
+"""Candidates for the decode kernel, beside the product's and FlashInfer's: one call tells which wins where.
+
+    python benchmarks/decode_candidates.py --json FILE            # on a GPU: check and time all, most wanted first
+    python benchmarks/decode_candidates.py --compile              # anywhere: registers and spills for sm_90
+    TRITON_INTERPRET=1 python benchmarks/decode_candidates.py --check   # anywhere: bytes, on small stacks
+
+A candidate is a way to divide a routed decode among programs, a launch shape, or a table of exceptions that is made for
+one layout. Each gives the product's bytes, or is reported as wrong and not timed. Results are appended to the file one
+by one, so that a run that is cut off leaves what it has.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch
+import triton
+import triton.language as tl
+
+from csf_tool.bench import flashinfer
+from csf_tool.bench.rivals import FLOOR_TILES, streamer
+from csf_tool.bench.timing import time_graph
+from csf_tool.bench.workloads import WORKLOADS, Workload, expert_start, make_streams
+from csf_tool.codec.formats import NVFP4, POSITION_BITS, POSITION_MASK
+from csf_tool.gpu import decode as product
+from csf_tool.gpu.decode_kernels import _decode_item, _load_exceptions, _row_words
+from csf_tool.gpu.launching import INTERPRETED, launching_at, multiprocessors
+from csf_tool.gpu.layout_kernels import SWIZZLED, first_quad, first_row, store_exceptions, store_words
+from csf_tool.gpu.layouts import divide
+from csf_tool.gpu.scales import CsfScales, decompress_csf_scales, prepared
+from csf_tool.gpu.streams import CsfStreams
+
+_SWIZZLED = int(SWIZZLED)
+
+GATE_UP = Workload("Qwen3.8 gate and up", NVFP4, 512, 1280, 160, 0.010)
+GATE, DOWN = WORKLOADS[0], WORKLOADS[1]
+
+SMALL = ((144, 16), (48, 40))
+"""Planes that are checked without a GPU."""
+
+_TILE_ROWS = tl.constexpr(128)
+
+
+# --- floors: the same bytes read and written, in other shapes than bench's ---
+
+
+@triton.jit
+def floor(source, out, chunks, READ: tl.constexpr, SIZE: tl.constexpr, STORE: tl.constexpr):
+    """Read READ bytes a program in 16-byte loads, write SIZE bytes: what is read, again and again."""
+    program = tl.program_id(0)
+    slot = tl.arange(0, 4)[None, :]
+    LOADED: tl.constexpr = SIZE // 2
+    at = tl.arange(0, LOADED // 16)[:, None] * 4 + slot
+    source = (source + program.to(tl.int64) * READ).to(tl.pointer_type(tl.uint32))
+    words = tl.load(source + at, mask=at < READ // 4, other=0)
+    out = out.to(tl.pointer_type(tl.uint32)) + program.to(tl.int64) * (SIZE // 4)
+    end = chunks * 4 - program.to(tl.int64) * (SIZE // 4)
+    tl.store(out + at, words, mask=at < end, cache_modifier=STORE)
+    tl.store(out + LOADED // 4 + at, words ^ 1, mask=LOADED // 4 + at < end, cache_modifier=STORE)
+    if READ > LOADED:
+        more = tl.arange(0, SIZE // 16)
+        rest = tl.load(source + LOADED // 4 + more, mask=more < (READ - LOADED) // 4, other=0)
+        tl.store(out + more, rest, mask=(more < (READ - LOADED) // 4) & (rest == 0x12345678))
+
+
+# --- a routed decode, divided otherwise ---
+
+
+@triton.jit(do_not_specialize=["experts"])
+def routed(
+    fixed, leads, rest, starts, out, routing, experts,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
+    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, FORM: tl.constexpr,
+    SLOTS: tl.constexpr, EVERY: tl.constexpr,
+):  # fmt: skip
+    """SLOTS: axis 1 is a chosen expert, axis 0 an item; a slot whose expert an earlier one names leaves.
+
+    Otherwise `routing` is expert_start, and each program looks at all EVERY experts at once: shares are equal whatever
+    experts are active.
+    """
+    if SLOTS:
+        slot = tl.program_id(1)
+        expert = tl.load(routing + slot).to(tl.int32)
+        at = tl.arange(0, EVERY)
+        same = 0
+        for begin in range(0, slot, EVERY):
+            before = tl.load(routing + begin + at, mask=begin + at < slot, other=-1).to(tl.int32)
+            same += tl.sum((before == expert).to(tl.int32), 0)
+        if (same == 0) & (expert >= 0) & (expert < experts):
+            for item in range(tl.program_id(0), ITEMS, tl.num_programs(0)):
+                _decode_item(
+                    fixed, leads, rest, starts, out, expert, item, None, None,
+                    ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, False, 0, True,
+                )  # fmt: skip
+    else:
+        lane = tl.arange(0, EVERY)
+        mask = lane < experts
+        begin = tl.load(routing + lane, mask=mask, other=0)
+        end = tl.load(routing + lane + 1, mask=mask, other=0)
+        active = (begin != end).to(tl.int32)
+        order = tl.cumsum(active, 0) * active
+        for work in range(tl.program_id(0), tl.sum(active, 0) * ITEMS, tl.num_programs(0)):
+            expert = tl.sum(tl.where(order == work // ITEMS + 1, lane, 0), 0)
+            _decode_item(
+                fixed, leads, rest, starts, out, expert, work % ITEMS, None, None,
+                ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, False, 0, True,
+            )  # fmt: skip
+
+
+# --- the 128x4 layout with exceptions sorted for it ---
+
+
+@triton.jit
+def exact(
+    fixed, leads, rest, starts, out,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
+    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """One program an item, which looks at its own exceptions alone: `rest` is in the order of items."""
+    ROW_BYTES: tl.constexpr = (COLS * BITS + 7) // 8
+    SLAB_BYTES: tl.constexpr = 16 * (1 + ROW_BYTES)
+    QUADS: tl.constexpr = (COLS + 3) // 4
+    PARTS: tl.constexpr = QUADS // WIDTH
+    BLOCKS: tl.constexpr = (ROWS + 127) // 128
+    work = tl.program_id(0)
+    plane, item = (work // ITEMS).to(tl.int64), work % ITEMS
+    begin, end = tl.load(starts + work), tl.load(starts + work + 1)
+    lane = tl.arange(0, LANES)
+    early = _load_exceptions(rest, begin + lane, end)
+    fixed += plane * (ROWS // 16 * SLAB_BYTES)
+    if GROUP:
+        leads += plane * ((ROWS * COLS + GROUP - 1) // GROUP)
+    out += plane * (BLOCKS * QUADS * 512)
+    run = item * SIZE + tl.arange(0, SIZE)[:, None]
+    row = first_row(run, PARTS, SWIZZLED)
+    first = first_quad(run, PARTS, WIDTH, SWIZZLED)
+    quad = first + tl.arange(0, WIDTH)[None, :]
+    a = _row_words(fixed, leads, None, row, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    b = _row_words(fixed, leads, None, row + 32, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    c = _row_words(fixed, leads, None, row + 64, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    d = _row_words(fixed, leads, None, row + 96, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    words = tl.join(tl.join(a, b), tl.join(c, d)).permute(1, 0, 3, 2).reshape(WIDTH * SIZE, 4)
+    at = tl.arange(0, WIDTH * SIZE)[:, None]
+    run = item * SIZE + at % SIZE
+    tile = run // (PARTS * 32) * QUADS + first_quad(run, PARTS, WIDTH, SWIZZLED) + at // SIZE
+    word = (tile * 32 + first_row(run, PARTS, SWIZZLED) % _TILE_ROWS) * 4 + tl.arange(0, 4)[None, :]
+    store_words(out, word, words, run < BLOCKS * PARTS * 32, True)
+    if begin < end:
+        tl.debug_barrier()
+        store_exceptions(out, early, begin + lane < end, item, None, None, ROWS, COLS, SIZE, 0, SWIZZLED, False, 0)
+        for more in range(begin + LANES, end, LANES):
+            late = _load_exceptions(rest, more + lane, end)
+            store_exceptions(out, late, more + lane < end, item, None, None, ROWS, COLS, SIZE, 0, SWIZZLED, False, 0)
+
+
+def sorted_rest(scales: CsfScales, streams: CsfStreams, group: int, size: int) -> tuple[torch.Tensor, ...]:
+    """Leads, the other exceptions in the order of items of `size` runs, and where those of each item begin."""
+    rows, cols, experts = streams.rows, streams.cols, streams.experts
+    words, plane = streams.words, streams.plane_of_each()
+    leads = scales._tables.leads
+    if group:
+        leads, words, plane = product._split_leads(words, plane, experts, -(-rows * cols // group), group)
+    width = divide(_SWIZZLED, rows, cols, 4, 128).width
+    parts = -(-cols // 4) // width
+    position = (words & POSITION_MASK).long()
+    row, quad = position // cols, position % cols // 4
+    part = (row // 128 * 8 + row % 32 // 4) * parts + quad // width
+    run = part * 4 + row % 4
+    items = -(-(-(-rows // 128) * parts * 32) // size)
+    key = plane * items + run // size
+    order = torch.argsort(key, stable=True)
+    every = torch.arange(experts * items + 1, device=key.device)
+    return leads, words[order].contiguous(), torch.searchsorted(key[order].contiguous(), every, out_int32=True)
+
+
+# --- launching ---
+
+
+def shape(scales: CsfScales, form: int, warps: int = 4, size: int = 0) -> dict[str, Any]:
+    """The constants of a launch: as the product's, or with another number of runs or bytes an item."""
+    width, normal, items = divide(form, scales.rows, scales.cols, 4, 32 * warps)
+    if size:
+        items, normal = -(-items * normal // size), size
+    return {
+        "ROWS": scales.rows, "COLS": scales.cols, "BITS": 4, "GROUP": scales._tables.lead_group, "WIDTH": width,
+        "SIZE": normal, "ITEMS": items, "LANES": 32 * warps,
+    }  # fmt: skip
+
+
+def launch_routed(
+    scales: CsfScales, out: torch.Tensor, form: int, routing: torch.Tensor, *, slots: bool, share: float,
+    warps: int = 4, maxnreg: int | None = None,
+) -> None:  # fmt: skip
+    """`share`: programs a multiprocessor, or, with slots, the part of a plane's items that have a program each."""
+    constants, tables = shape(scales, form, warps), scales._tables
+    starts = tables.block_starts if form else tables.piece_starts
+    if slots:
+        grid: tuple[int, ...] = (max(1, round(constants["ITEMS"] * share)), routing.numel())
+    else:
+        grid = (min(scales.experts * constants["ITEMS"], int(share * multiprocessors(out.device))),)
+    every = triton.next_power_of_2(scales.experts)
+    limit = {} if maxnreg is None or INTERPRETED else {"maxnreg": maxnreg}
+    with launching_at(out):
+        routed[grid](
+            tables.fixed, tables.leads, tables.rest, starts, out, routing, scales.experts,
+            **constants, FORM=form, SLOTS=slots, EVERY=128 if slots else every, num_warps=warps, **limit,
+        )  # fmt: skip
+
+
+def launch_exact(scales: CsfScales, tables: tuple[torch.Tensor, ...], group: int, out: torch.Tensor, size: int) -> None:
+    leads, rest, starts = tables
+    constants = shape(scales, _SWIZZLED, 4, size) | {"GROUP": group}
+    grid = (scales.experts * constants["ITEMS"],)
+    with launching_at(out):
+        exact[grid](scales._tables.fixed, leads, rest, starts, out, **constants, num_warps=4)
+
+
+def product_with(per_sm: int) -> Callable[..., torch.Tensor]:
+    """The product's routed decode with another number of programs a multiprocessor."""
+
+    def decompress(*args: Any, **options: Any) -> torch.Tensor:
+        before = product._ROUTED_PROGRAMS_PER_SM
+        product._ROUTED_PROGRAMS_PER_SM = per_sm
+        try:
+            return decompress_csf_scales(*args, **options)
+        finally:
+            product._ROUTED_PROGRAMS_PER_SM = before
+
+    return decompress
+
+
+# --- checking and timing ---
+
+
+class Bench:
+    """A stack in as many copies as pass the L2, and what has been found of it."""
+
+    def __init__(self, work: Workload, streams: CsfStreams, note: Callable[..., None], repeats: int) -> None:
+        self.work, self.streams, self.note, self.repeats = work, streams, note, repeats
+        device = streams.fixed.device
+        self.sets = 3 if device.type == "cuda" else 1
+        self.scales = [prepared(self._copy()) for _ in range(self.sets)]
+        size = self.scales[0].workspace_bytes("swizzled")
+        self.outs = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(self.sets)]
+        self.device = device
+
+    def _copy(self) -> CsfStreams:
+        s = self.streams
+        return CsfStreams.of(s.format, s.fixed.clone(), s.words.clone(), s.counts, s.rows, s.cols)
+
+    def run(self, case: str, name: str, launch: Callable[[int], object], want: torch.Tensor, sets: int = 0) -> None:
+        """Check the bytes of set 0, then time over all sets."""
+        out = self.outs[0][: want.numel()]
+        out.fill_(0xA5)
+        try:
+            launch(0)
+        except Exception as error:
+            self.note(stack=self.work.name, case=case, name=name, error=repr(error)[:200])
+            return
+        if not torch.equal(out, want):
+            self.note(stack=self.work.name, case=case, name=name, error=f"{int((out != want).sum())} bytes differ")
+            return
+        us = None
+        if self.device.type == "cuda":
+            sets = sets or self.sets
+            timing = time_graph(lambda i: launch(i % sets), launches=-(-24 // sets) * sets, repeats=self.repeats)
+            us = [round(x, 2) for x in (timing.median_us, timing.low_us, timing.high_us)]
+        self.note(stack=self.work.name, case=case, name=name, us=us)
+
+    def wanted(self, form: str, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """The product's bytes over a poisoned workspace."""
+        out = torch.full((self.scales[0].workspace_bytes(form),), 0xA5, dtype=torch.uint8, device=self.device)
+        decompress_csf_scales(self.scales[0], out=out, topk_ids=ids, layout=form)
+        return out
+
+
+def run_routed(bench: Bench, active: int, form: str) -> None:
+    """Every way to decode `active` experts."""
+    experts, sets = bench.work.experts, bench.sets
+    number = _SWIZZLED if form == "swizzled" else 0
+    turns = 16 if bench.device.type == "cuda" and active < experts else 1
+    chosen = [torch.randperm(experts, generator=torch.Generator().manual_seed(t))[:active] for t in range(turns)]
+    ids = [each.int().to(bench.device) for each in chosen]
+    starts = [expert_start(experts, each, 1, bench.device) for each in chosen]
+    want = bench.wanted(form, ids[0])
+    case = f"{active} active, {form}"
+
+    def both(launch: Callable[[CsfScales, torch.Tensor, int], object]) -> Callable[[int], object]:
+        return lambda i: launch(bench.scales[i % sets], bench.outs[i % sets], i // sets % turns)
+
+    def time(name: str, launch: Callable[[CsfScales, torch.Tensor, int], object]) -> None:
+        bench.run(case, name, both(launch), want, sets * turns)
+
+    if flashinfer.missing() is None and bench.device.type == "cuda":
+        expands = [flashinfer.expander(bench._copy()) for _ in range(sets)]
+        shaped = [o[: want.numel()].view(bench.scales[0].dense_shape(form)) for o in bench.outs]
+        bench.run(
+            case, "FlashInfer", lambda i: expands[i % sets](shaped[i % sets], form, ids[i // sets % turns]),
+            want, sets * turns,
+        )  # fmt: skip
+    time("product, expert_start", lambda s, o, t: decompress_csf_scales(s, out=o, expert_start=starts[t], layout=form))
+    time("product, topk_ids", lambda s, o, t: decompress_csf_scales(s, out=o, topk_ids=ids[t], layout=form))
+    for per_sm in (16, 24, 40, 100):
+        decompress = product_with(per_sm)
+        time(
+            f"product, expert_start, {per_sm} programs an SM",
+            lambda s, o, t, d=decompress: d(s, out=o, expert_start=starts[t], layout=form),
+        )
+    for per_sm in (10, 16, 32):
+        time(
+            f"all experts at once, {per_sm} an SM",
+            lambda s, o, t, p=per_sm: launch_routed(s, o, number, starts[t], slots=False, share=p),
+        )
+    if active <= 64:
+        for share, warps, limit in ((1.0, 4, None), (1.0, 4, 40), (1.0, 4, 32), (1.0, 2, None), (0.5, 4, None)):
+            time(
+                f"slots, {share} of the items, {warps} warps, at most {limit} registers",
+                lambda s, o, t, a=share, w=warps, m=limit: launch_routed(
+                    s, o, number, ids[t], slots=True, share=a, warps=w, maxnreg=m
+                ),
+            )
+
+
+def run_unrouted(bench: Bench) -> None:
+    """Whole stacks: the product in both layouts, exceptions sorted for the 128x4 layout, other groups of leads."""
+    for form in ("linear", "swizzled"):
+        want = bench.wanted(form)
+        bench.run(
+            f"all, {form}", "product",
+            lambda i, f=form: decompress_csf_scales(bench.scales[i], out=bench.outs[i], layout=f), want,
+        )  # fmt: skip
+        if flashinfer.missing() is None and bench.device.type == "cuda":
+            expands = [flashinfer.expander(bench._copy()) for _ in range(bench.sets)]
+            shaped = [o[: want.numel()].view(bench.scales[0].dense_shape(form)) for o in bench.outs]
+            bench.run(f"all, {form}", "FlashInfer", lambda i, f=form, e=expands, s=shaped: e[i](s[i], f, None), want)
+    want = bench.wanted("swizzled")
+    for group in (0, 16, 32, 64):
+        for size in (128, 256):
+            tables = [sorted_rest(scales, bench.streams, group, size) for scales in bench.scales]
+            bench.run(
+                "all, swizzled", f"exceptions sorted for it, leads by {group}, {size} runs",
+                lambda i, t=tables, g=group, n=size: launch_exact(bench.scales[i], t[i], g, bench.outs[i], n), want,
+            )  # fmt: skip
+    for group in (16, 32):
+        regrouped = [with_leads(scales, bench.streams, group) for scales in bench.scales]
+        for form in ("linear", "swizzled"):
+            bench.run(
+                f"all, {form}", f"product, leads by {group}",
+                lambda i, r=regrouped, f=form: decompress_csf_scales(r[i], out=bench.outs[i], layout=f),
+                bench.wanted(form),
+            )  # fmt: skip
+
+
+def with_leads(scales: CsfScales, streams: CsfStreams, group: int) -> CsfScales:
+    """The stack with leads for groups of another size."""
+    plane, per_plane = streams.plane_of_each(), streams.rows * streams.cols
+    groups = -(-per_plane // group)
+    leads, words, plane = product._split_leads(streams.words, plane, streams.experts, groups, group)
+    position = words & POSITION_MASK
+    size = divide(0, streams.rows, streams.cols, 4, 128).size
+    tables = replace(
+        scales._tables, lead_group=group, leads=leads, rest=words,
+        piece_starts=product._starts(plane, position, streams.experts, per_plane, size),
+        block_starts=product._starts(plane, position, streams.experts, per_plane, 128 * streams.cols),
+    )  # fmt: skip
+    return replace(scales, _tables=tables)
+
+
+def run_floors(bench: Bench) -> None:
+    """The fastest that reads and writes as many bytes."""
+    read, dense = bench.streams.nbytes, bench.work.dense_bytes
+    sources = [torch.randint(0, 256, (read + 64,), dtype=torch.uint8, device=bench.device) for _ in range(bench.sets)]
+
+    def time(name: str, launch: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+        timing = time_graph(
+            lambda i: launch(sources[i % bench.sets], bench.outs[i % bench.sets]), launches=24, repeats=bench.repeats
+        )
+        bench.note(stack=bench.work.name, case="floor", name=name, us=[round(timing.median_us, 2)])
+
+    for size, warps in FLOOR_TILES:
+        time(f"bench's, {size // 1024} KiB, {warps} warps", streamer(read, dense, size, warps))
+    for size in (4096, 8192, 16384, 32768):
+        programs = triton.cdiv(dense, size)
+        share = read // programs // 16 * 16
+        for warps in (4, 8):
+            for store in ("", ".cs", ".wt"):
+                time(
+                    f"wide, {size // 1024} KiB, {warps} warps, stores {store or 'plain'}",
+                    lambda s, o, n=programs, r=share, z=size, w=warps, c=store: floor[(n,)](
+                        s, o, dense // 16, READ=r, SIZE=z, STORE=c, num_warps=w
+                    ),
+                )
+
+
+def clustered(work: Workload, device: torch.device, share: float = 0.0194) -> CsfStreams:
+    """Streams whose exceptions gather in a twentieth of the rows, as those of real down projections do."""
+    calm = make_streams(replace(work, exception_share=0.0), device)
+    random = torch.Generator(device).manual_seed(7)
+    shape = (work.experts, work.rows, work.cols)
+    wild = torch.rand((*shape[:2], 1), device=device, generator=random) < 0.05
+    strays = wild & (torch.rand(shape, device=device, generator=random) < share / 0.05)
+    places = strays.view(-1).nonzero().view(-1)
+    values = torch.randint(0, 256, places.shape, device=device, generator=random)
+    words = values << POSITION_BITS | places % (work.rows * work.cols)
+    words = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
+    counts = strays.view(work.experts, -1).sum(1).tolist()
+    return CsfStreams.of(work.format, calm.fixed, words, counts, work.rows, work.cols)
+
+
+def parts(device: torch.device, note: Callable[..., None], repeats: int) -> Iterator[tuple[str, Callable[[], None]]]:
+    """All measurements by name, most wanted first."""
+
+    def made(work: Workload) -> Bench:
+        return Bench(work, make_streams(work, device), note, repeats)
+
+    def routed_of(work: Workload, *cases: tuple[int, str]) -> Callable[[], None]:
+        def run() -> None:
+            bench = made(work)
+            for active, form in cases:
+                run_routed(bench, active, form)
+
+        return run
+
+    yield "bold row", routed_of(GATE_UP, (64, "swizzled"), (8, "swizzled"))
+    yield "all active", routed_of(GATE, (512, "linear"), (512, "swizzled"))
+    yield (
+        "clustered",
+        lambda: run_unrouted(Bench(replace(DOWN, name="down, clustered"), clustered(DOWN, device), note, repeats)),
+    )
+    yield "floor", lambda: run_floors(made(GATE))
+    yield "few active", routed_of(GATE_UP, (1, "swizzled"), (64, "linear"), (8, "linear"), (512, "swizzled"))
+    yield "unrouted", lambda: run_unrouted(made(GATE))
+    yield "other stacks", routed_of(DOWN, (64, "swizzled"), (8, "swizzled"), (512, "swizzled"))
+    yield "large planes", routed_of(WORKLOADS[2], (64, "swizzled"), (8, "swizzled"))
+
+
+def check(device: torch.device, note: Callable[..., None], shapes: Sequence[tuple[int, int]] = SMALL) -> None:
+    """Every candidate on small stacks, bytes alone."""
+    for rows, cols in shapes:
+        work = Workload(f"small {rows}x{cols}", NVFP4, 5, rows, cols, 0.02)
+        bench = Bench(work, make_streams(work, device), note, 1)
+        run_routed(bench, 2, "swizzled")
+        run_routed(bench, 5, "linear")
+        run_unrouted(Bench(work, clustered(work, device), note, 1))
+
+
+def compile_all() -> None:
+    """Registers and spills of every candidate, for sm_90."""
+    from offline import resources
+
+    pointers = {"fixed": "*u8", "leads": "*i16", "rest": "*i32", "starts": "*i32", "out": "*u8"}
+    for work in (GATE_UP, DOWN):
+        for form in (0, _SWIZZLED):
+            width, size, items = divide(form, work.rows, work.cols, 4, 128)
+            constants = {
+                "ROWS": work.rows, "COLS": work.cols, "BITS": 4, "GROUP": 64, "WIDTH": width, "SIZE": size,
+                "ITEMS": items, "LANES": 128,
+            }  # fmt: skip
+            types = pointers | {"routing": "*i32", "experts": "i32"}
+            for slots, every in ((True, 128), (False, 512)):
+                for limit in (None, 40, 32):
+                    more = {"maxnreg": limit} if limit else {}
+                    own = constants | {"FORM": form, "SLOTS": slots, "EVERY": every}
+                    print(work.name, "routed", form, slots, limit, resources(routed, types, own, num_warps=4, **more))
+            if form:
+                print(work.name, "exact", resources(exact, pointers, constants, num_warps=4))
+    for size in (4096, 16384):
+        own = {"READ": size * 55 // 100 // 16 * 16, "SIZE": size, "STORE": ".cs"}
+        print("floor", size, resources(floor, {"source": "*u8", "out": "*u8", "chunks": "i32"}, own, num_warps=4))
+
+
+class Note:
+    """Prints results, and appends them to a file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.wrong = path, 0
+
+    def __call__(self, **result: object) -> None:
+        self.wrong += "error" in result
+        line = json.dumps(result)
+        print(line, flush=True)
+        if self.path:
+            with self.path.open("a") as file:
+                file.write(line + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--only", nargs="+", help="the names of measurements")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further measurement after so long")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.compile:
+        compile_all()
+        return
+    device, note = torch.device("cuda" if torch.cuda.is_available() else "cpu"), Note(options.json)
+    if options.check:
+        check(device, note)
+    else:
+        begun = time.monotonic()
+        for name, run in parts(device, note, options.repeats):
+            if time.monotonic() - begun < options.seconds and (not options.only or name in options.only):
+                note(part=name, seconds=round(time.monotonic() - begun, 1))
+                run()
+                torch.cuda.empty_cache()
+    sys.exit(1 if note.wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
