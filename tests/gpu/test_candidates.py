@@ -42,3 +42,14 @@ def test_ways_to_decode(shape: tuple[int, int]) -> None:
     notes = Notes()
     decode_candidates.check(torch.device(DEVICE), notes, [shape])
     notes.require(30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [(18, None), (2, [1, 4])], ids=str)
+@pytest.mark.usefixtures("benchmarks")
+def test_ways_to_multiply(which: tuple[int, list[int] | None]) -> None:
+    import fused
+
+    notes = Notes()
+    fused.check(notes, [which])
+    notes.require(12)
