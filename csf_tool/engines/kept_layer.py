@@ -13,21 +13,21 @@ import torch
 
 from csf_tool.codec import tiles
 from csf_tool.engines.expert_groups import ExpertGroup
+from csf_tool.engines.found_layout import forms_of, layouts_with
 from csf_tool.engines.layer_workspace import LayerWorkspace
-from csf_tool.gpu.layouts import DenseLayout
+from csf_tool.gpu.layouts import ScaleLayout
 from csf_tool.gpu.scales import CsfScales, decompress_csf_scales
 from csf_tool.loading.stacks import Order, load_stack
 
 SCALES = ("w13_weight_scale", "w2_weight_scale")
 """The layer's parameters: gate and up, and down."""
 
-_LAYOUTS: tuple[DenseLayout, ...] = ("linear", "swizzled")
 _ORDERS: tuple[Order, ...] = (("gate", "up"), ("up", "gate"))
 
 
 class _Target(NamedTuple):
     stack: CsfScales
-    layout: DenseLayout
+    layout: ScaleLayout
     out: torch.Tensor
     """The place in the workspace, bytes."""
 
@@ -132,18 +132,18 @@ class KeptLayer:
             device=self._workspace.buffer.device, tp_rank=self._rank, tp_size=self._ranks, order=order,
         )  # fmt: skip
 
-    def _matching(self, stack: CsfScales, parameter: torch.Tensor) -> Iterator[tuple[CsfScales, DenseLayout]]:
+    def _matching(self, stack: CsfScales, parameter: torch.Tensor) -> Iterator[tuple[CsfScales, ScaleLayout]]:
         """The stack in the layouts, and where it has gate and up the orders, that give the parameter's bytes."""
         if not parameter.is_contiguous() or parameter.dtype.itemsize != 1:
             return
         data = _bytes(parameter)
         for order in _ORDERS if stack is self._filled[0] else _ORDERS[:1]:
-            layouts = [layout for layout in _LAYOUTS if stack.workspace_bytes(layout) == len(data)]
-            if layouts and order != _ORDERS[0]:
+            if not forms_of(stack, len(data)):
+                return
+            if order != _ORDERS[0]:
                 stack = self._load("gate_up", order)
-            for layout in layouts:
-                if torch.equal(_bytes(decompress_csf_scales(stack, layout=layout)), data):
-                    yield stack, layout
+            for layout in layouts_with(stack, data):
+                yield stack, layout
 
     def _warm_up(self) -> None:
         """Compile the kernels that `decode` may launch, before a graph is captured."""

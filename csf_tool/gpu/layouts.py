@@ -111,18 +111,24 @@ class ScaleLayout:
         Raises:
             ValueError: it is not for such planes, or its tensors are on another device.
         """
-        if self.form == "marlin" and rows % layout_kernels.MARLIN_ROWS:
-            raise ValueError(f"the Marlin layout takes rows by {layout_kernels.MARLIN_ROWS}, the planes have {rows}")
-        if self.form == "marlin" and cols < 2:
-            raise ValueError("the Marlin layout of planes of one column is another one")
-        if self.interleave and rows % (2 * self.interleave):
-            raise ValueError(f"halves of {rows} rows cannot take turns by {self.interleave}")
-        if self._destinations is not None and len(self._destinations) != rows:
-            raise ValueError(f"row_order has {len(self._destinations)} rows, the planes have {rows}")
+        if fault := self.fault(rows, cols):
+            raise ValueError(fault)
         for name, tensor in (("row_order", self._destinations), ("table", self.table)):
             if tensor is not None and tensor.device != device:
                 raise ValueError(f"{name} is on {tensor.device}, the scales are on {device}")
         return LayoutArguments(self._destinations, self.table, _FORMS[self.form], self.swap_halves, self.interleave)
+
+    def fault(self, rows: int, cols: int) -> str | None:
+        """Why planes of a geometry cannot be in the layout, or None when they can."""
+        if self.form == "marlin" and rows % layout_kernels.MARLIN_ROWS:
+            return f"the Marlin layout takes rows by {layout_kernels.MARLIN_ROWS}, the planes have {rows}"
+        if self.form == "marlin" and cols < 2:
+            return "the Marlin layout of planes of one column is another one"
+        if self.interleave and rows % (2 * self.interleave):
+            return f"halves of {rows} rows cannot take turns by {self.interleave}"
+        if self._destinations is not None and len(self._destinations) != rows:
+            return f"row_order has {len(self._destinations)} rows, the planes have {rows}"
+        return None
 
 
 AnyLayout = Union[DenseLayout, ScaleLayout]  # noqa: UP007 (the kernel hub's Python evaluates it)

@@ -28,6 +28,10 @@ _PADDED = {"VLLM_CUTLASS", "FLASHINFER_CUTLASS", "FLASHINFER_B12X", "FLASHINFER_
 """Back ends that take scales in the 128x4 layout, some of them up before gate."""
 
 
+_MARLIN = {"MARLIN"}
+"""Back ends that take scales in Marlin's layout, each byte by a table, which is found by what vLLM makes of them."""
+
+
 class KeptModel:
     """The layers of a model, and of its checkpoint, that are kept compressed on this rank."""
 
@@ -141,7 +145,7 @@ def _why_dense(method: Any) -> str | None:
     backend = backend_of(method)
     if not all(hasattr(method, hook) for hook in HOOKS):
         return f"vLLM's {type(method).__name__} does not have the functions that csf-tool overrides"
-    if backend not in _LINEAR | _PADDED:
+    if backend not in _LINEAR | _PADDED | _MARLIN:
         return f"csf-tool does not write the layout of the back end {backend}; moe_backend=emulation has one that works"
     return None
 
