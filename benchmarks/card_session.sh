@@ -54,7 +54,7 @@ commands)
     rm -rf /dev/shm/csf-tool-devices
     ;;
 rest)
-    step decode_rest 140 "$python" benchmarks/decode_candidates.py --json "$out/decode.jsonl" --only "few active" unrouted "other stacks" "large planes"
+    step decode_rest 140 "$python" benchmarks/decode_candidates.py --json "$out/decode.jsonl" --only layouts "few active" unrouted "other stacks" "large planes"
     step bench 170 "$python" benchmarks/gpu_check.py --no-checks --json "$out/bench.json"
     if [ -n "$sanitizer" ]; then
         step racecheck_products 70 "$sanitizer" --tool racecheck --error-exitcode 9 "$python" benchmarks/fused.py --check

@@ -34,7 +34,7 @@ from csf_tool.gpu import decode as product
 from csf_tool.gpu.decode_kernels import _decode_item, _load_exceptions, _row_words
 from csf_tool.gpu.launching import INTERPRETED, launching_at, multiprocessors
 from csf_tool.gpu.layout_kernels import SWIZZLED, first_quad, first_row, store_exceptions, store_words
-from csf_tool.gpu.layouts import divide
+from csf_tool.gpu.layouts import ScaleLayout, divide
 from csf_tool.gpu.scales import CsfScales, decompress_csf_scales, prepared
 from csf_tool.gpu.streams import CsfStreams
 
@@ -374,6 +374,40 @@ def with_leads(scales: CsfScales, streams: CsfStreams, group: int) -> CsfScales:
     return replace(scales, _tables=tables)
 
 
+def run_layouts(bench: Bench) -> None:
+    """The product in the layouts of engines, all experts and 8 of them."""
+    rows, experts, sets = bench.work.rows, bench.work.experts, bench.sets
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(1)).to(bench.device)
+    table = torch.randperm(256, generator=torch.Generator().manual_seed(2)).to(bench.device, torch.uint8)
+    layouts = {
+        "linear": ScaleLayout(),
+        "linear, by a table": ScaleLayout(table=table),
+        "swizzled": ScaleLayout("swizzled"),
+        "swizzled, swapped": ScaleLayout("swizzled", swap_halves=True),
+        "swizzled, turns of 64": ScaleLayout("swizzled", swap_halves=True, interleave=64),
+        "swizzled, shuffled": ScaleLayout("swizzled", row_order=order),
+        "linear, shuffled": ScaleLayout(row_order=order),
+        "marlin": ScaleLayout("marlin"),
+        "marlin, by a table": ScaleLayout("marlin", table=table),
+        "marlin, swapped, by a table": ScaleLayout("marlin", swap_halves=True, table=table),
+    }
+    ids = [torch.randperm(experts, generator=torch.Generator().manual_seed(t))[:8].int() for t in range(16)]
+    chosen = [each.to(bench.device) for each in ids]
+    for name, layout in layouts.items():
+        for active, turns in (("all", 1), ("8", 16)):
+
+            def launch(i: int, active: str = active, layout: ScaleLayout = layout) -> object:
+                scales, out = bench.scales[i % sets], bench.outs[i % sets]
+                some = None if active == "all" else chosen[i // sets % 16]
+                return decompress_csf_scales(scales, out=out, layout=layout, topk_ids=some)
+
+            want = torch.full((bench.scales[0].workspace_bytes(layout),), 0xA5, dtype=torch.uint8, device=bench.device)
+            decompress_csf_scales(
+                bench.scales[0], out=want, layout=layout, topk_ids=None if active == "all" else chosen[0]
+            )
+            bench.run(f"{active}, layouts", name, launch, want, sets * turns)
+
+
 def run_floors(bench: Bench) -> None:
     """The fastest that reads and writes as many bytes."""
     read, dense = bench.streams.nbytes, bench.work.dense_bytes
@@ -436,6 +470,7 @@ def parts(device: torch.device, note: Callable[..., None], repeats: int) -> Iter
         lambda: run_unrouted(Bench(replace(DOWN, name="down, clustered"), clustered(DOWN, device), note, repeats)),
     )
     yield "floor", lambda: run_floors(made(GATE))
+    yield "layouts", lambda: run_layouts(made(GATE_UP))
     yield "few active", routed_of(GATE_UP, (1, "swizzled"), (64, "linear"), (8, "linear"), (512, "swizzled"))
     yield "unrouted", lambda: run_unrouted(made(GATE))
     yield "other stacks", routed_of(DOWN, (64, "swizzled"), (8, "swizzled"), (512, "swizzled"))

@@ -215,6 +215,7 @@ def check_graph() -> None:
     allocated = torch.cuda.memory_stats()["allocation.all.allocated"] - before
     if allocated:
         raise SystemExit(f"FAILED: decoding into out allocated {allocated} times")
+    check_choices_in_graph(scales, want, out)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         decompress_nvfp4_csf_scales(scales, out=out, expert_start=start)
@@ -224,6 +225,29 @@ def check_graph() -> None:
         out.fill_(POISON)
         graph.replay()
         same(out, torch.where((rows > 0).to(DEVICE)[:, None, None], want, POISON), f"graph replay {seed}")
+
+
+def check_choices_in_graph(scales: CsfScales, want: torch.Tensor, out: torch.Tensor) -> None:
+    """A captured decode follows topk_ids as they change between replays, without an allocation or a wait."""
+    chosen = torch.zeros(16, 8, dtype=torch.int32, device=DEVICE)
+    decompress_nvfp4_csf_scales(scales, out=out, topk_ids=chosen)  # compiles
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    torch.cuda.set_sync_debug_mode("error")
+    decompress_nvfp4_csf_scales(scales, out=out, topk_ids=chosen)
+    torch.cuda.set_sync_debug_mode("default")
+    if torch.cuda.memory_stats()["allocation.all.allocated"] != before:
+        raise SystemExit("FAILED: decoding by topk_ids allocated")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        decompress_nvfp4_csf_scales(scales, out=out, topk_ids=chosen)
+    for seed in range(5):
+        ids = torch.randint(-5, scales.experts + 5, chosen.shape, generator=torch.Generator().manual_seed(seed))
+        chosen.copy_(ids.to(DEVICE))
+        out.fill_(POISON)
+        graph.replay()
+        active = torch.zeros(scales.experts, dtype=torch.bool)
+        active[ids[(ids >= 0) & (ids < scales.experts)]] = True
+        same(out, torch.where(active.to(DEVICE)[:, None, None], want, POISON), f"graph replay by topk_ids {seed}")
 
 
 def check_encoder(work: Workload) -> None:
