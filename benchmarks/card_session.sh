@@ -54,8 +54,9 @@ commands)
     rm -rf /dev/shm/csf-tool-devices
     ;;
 rest)
-    step decode_rest 140 "$python" benchmarks/decode_candidates.py --json "$out/decode.jsonl" --only layouts "few active" unrouted "other stacks" "large planes"
-    step bench 170 "$python" benchmarks/gpu_check.py --no-checks --json "$out/bench.json"
+    step decode_rest 110 "$python" benchmarks/decode_candidates.py --json "$out/decode.jsonl" --only layouts "few active" unrouted "other stacks" "large planes"
+    step bench 150 "$python" benchmarks/gpu_check.py --no-checks --json "$out/bench.json"
+    step prologue 60 "$python" benchmarks/gluon_prologue.py --json "$out/products.jsonl" --seconds 40
     if [ -n "$sanitizer" ]; then
         step racecheck_products 70 "$sanitizer" --tool racecheck --error-exitcode 9 "$python" benchmarks/fused.py --check
         step memcheck_products 60 "$sanitizer" --tool memcheck --error-exitcode 9 "$python" benchmarks/fused.py --check
