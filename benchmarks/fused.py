@@ -374,8 +374,17 @@ class Note:
 Launch = Callable[[Case, Tile], object]
 
 
+SKIPPED: list[str] = []
+"""How names of designs begin that are left out."""
+
+
 def designs(layer: Any, side: torch.cuda.Stream | None, experts: int, all_of_them: bool) -> dict[str, Launch]:
-    """The designs for a stack, by name, with what they need of memory."""
+    """The designs for a stack, by name, with what they need of memory, but those left out."""
+    found = _designs(layer, side, experts, all_of_them)
+    return {name: way for name, way in found.items() if not any(map(name.startswith, SKIPPED))}
+
+
+def _designs(layer: Any, side: torch.cuda.Stream | None, experts: int, all_of_them: bool) -> dict[str, Launch]:
 
     def flows(places: int, ahead: int, stride: int, prefetch: int) -> Launch:
         ring, counters = layer.workspace[:places], counters_of(layer.device, places)
@@ -587,11 +596,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--skip", nargs="*", default=[], help="how names of designs begin that are left out")
     parser.add_argument("--warm", help="I/N: compile the I-th of N parts of all, and no more")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further case after so long")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    SKIPPED.extend(options.skip)
     if options.compile:
         compile_all()
         return
@@ -600,8 +611,6 @@ def main() -> None:
         check(note)
     else:
         begun, device = time.monotonic(), torch.device("cuda")
-        if not options.warm:
-            check(note)
         layers = [_Layer(stack, make_streams(stack, device), device) for stack in STACKS]
         if options.warm:
             warm(layers, *map(int, options.warm.split("/")))
