@@ -31,8 +31,8 @@ from csf_tool.bench.timing import time_graph
 from csf_tool.bench.workloads import WORKLOADS, Workload, expert_start, make_streams
 from csf_tool.codec.formats import NVFP4, POSITION_BITS, POSITION_MASK
 from csf_tool.gpu import decode as product
-from csf_tool.gpu.decode_kernels import _decode_item, _load_exceptions, _row_words
-from csf_tool.gpu.launching import INTERPRETED, launching_at, multiprocessors
+from csf_tool.gpu.decode_kernels import _load_exceptions, _row_words
+from csf_tool.gpu.launching import launching_at
 from csf_tool.gpu.layout_kernels import SWIZZLED, first_quad, first_row, store_exceptions, store_words
 from csf_tool.gpu.layouts import ScaleLayout, divide
 from csf_tool.gpu.scales import CsfScales, decompress_csf_scales, prepared
@@ -53,6 +53,14 @@ _TILE_ROWS = tl.constexpr(128)
 
 
 @triton.jit
+def plain_copy(source, out, SIZE: tl.constexpr):
+    """Copy SIZE bytes a program."""
+    at = tl.program_id(0).to(tl.int64) * (SIZE // 4) + tl.arange(0, SIZE // 4)
+    source, out = source.to(tl.pointer_type(tl.uint32)), out.to(tl.pointer_type(tl.uint32))
+    tl.store(out + at, tl.load(source + at))
+
+
+@triton.jit
 def floor(source, out, chunks, READ: tl.constexpr, SIZE: tl.constexpr, STORE: tl.constexpr):
     """Read READ bytes a program in 16-byte loads, write SIZE bytes: what is read, again and again."""
     program = tl.program_id(0)
@@ -69,50 +77,6 @@ def floor(source, out, chunks, READ: tl.constexpr, SIZE: tl.constexpr, STORE: tl
         more = tl.arange(0, SIZE // 16)
         rest = tl.load(source + LOADED // 4 + more, mask=more < (READ - LOADED) // 4, other=0)
         tl.store(out + more, rest, mask=(more < (READ - LOADED) // 4) & (rest == 0x12345678))
-
-
-# --- a routed decode, divided otherwise ---
-
-
-@triton.jit(do_not_specialize=["experts"])
-def routed(
-    fixed, leads, rest, starts, out, routing, experts,
-    ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, FORM: tl.constexpr,
-    SLOTS: tl.constexpr, EVERY: tl.constexpr,
-):  # fmt: skip
-    """SLOTS: axis 1 is a chosen expert, axis 0 an item; a slot whose expert an earlier one names leaves.
-
-    Otherwise `routing` is expert_start, and each program looks at all EVERY experts at once: shares are equal whatever
-    experts are active.
-    """
-    if SLOTS:
-        slot = tl.program_id(1)
-        expert = tl.load(routing + slot).to(tl.int32)
-        at = tl.arange(0, EVERY)
-        same = 0
-        for begin in range(0, slot, EVERY):
-            before = tl.load(routing + begin + at, mask=begin + at < slot, other=-1).to(tl.int32)
-            same += tl.sum((before == expert).to(tl.int32), 0)
-        if (same == 0) & (expert >= 0) & (expert < experts):
-            for item in range(tl.program_id(0), ITEMS, tl.num_programs(0)):
-                _decode_item(
-                    fixed, leads, rest, starts, out, expert, item, None, None,
-                    ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, False, 0, True,
-                )  # fmt: skip
-    else:
-        lane = tl.arange(0, EVERY)
-        mask = lane < experts
-        begin = tl.load(routing + lane, mask=mask, other=0)
-        end = tl.load(routing + lane + 1, mask=mask, other=0)
-        active = (begin != end).to(tl.int32)
-        order = tl.cumsum(active, 0) * active
-        for work in range(tl.program_id(0), tl.sum(active, 0) * ITEMS, tl.num_programs(0)):
-            expert = tl.sum(tl.where(order == work // ITEMS + 1, lane, 0), 0)
-            _decode_item(
-                fixed, leads, rest, starts, out, expert, work % ITEMS, None, None,
-                ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, False, 0, True,
-            )  # fmt: skip
 
 
 # --- the 128x4 layout with exceptions sorted for it ---
@@ -195,26 +159,6 @@ def shape(scales: CsfScales, form: int, warps: int = 4, size: int = 0) -> dict[s
     }  # fmt: skip
 
 
-def launch_routed(
-    scales: CsfScales, out: torch.Tensor, form: int, routing: torch.Tensor, *, slots: bool, share: float,
-    warps: int = 4, maxnreg: int | None = None,
-) -> None:  # fmt: skip
-    """`share`: programs a multiprocessor, or, with slots, the part of a plane's items that have a program each."""
-    constants, tables = shape(scales, form, warps), scales._tables
-    starts = tables.block_starts if form else tables.piece_starts
-    if slots:
-        grid: tuple[int, ...] = (max(1, round(constants["ITEMS"] * share)), routing.numel())
-    else:
-        grid = (min(scales.experts * constants["ITEMS"], int(share * multiprocessors(out.device))),)
-    every = triton.next_power_of_2(scales.experts)
-    limit = {} if maxnreg is None or INTERPRETED else {"maxnreg": maxnreg}
-    with launching_at(out):
-        routed[grid](
-            tables.fixed, tables.leads, tables.rest, starts, out, routing, scales.experts,
-            **constants, FORM=form, SLOTS=slots, EVERY=128 if slots else every, num_warps=warps, **limit,
-        )  # fmt: skip
-
-
 def launch_exact(scales: CsfScales, tables: tuple[torch.Tensor, ...], group: int, out: torch.Tensor, size: int) -> None:
     leads, rest, starts = tables
     constants = shape(scales, _SWIZZLED, 4, size) | {"GROUP": group}
@@ -285,7 +229,6 @@ class Bench:
 def run_routed(bench: Bench, active: int, form: str) -> None:
     """Every way to decode `active` experts."""
     experts, sets = bench.work.experts, bench.sets
-    number = _SWIZZLED if form == "swizzled" else 0
     turns = 16 if bench.device.type == "cuda" and active < experts else 1
     chosen = [torch.randperm(experts, generator=torch.Generator().manual_seed(t))[:active] for t in range(turns)]
     ids = [each.int().to(bench.device) for each in chosen]
@@ -308,25 +251,14 @@ def run_routed(bench: Bench, active: int, form: str) -> None:
         )  # fmt: skip
     time("product, expert_start", lambda s, o, t: decompress_csf_scales(s, out=o, expert_start=starts[t], layout=form))
     time("product, topk_ids", lambda s, o, t: decompress_csf_scales(s, out=o, topk_ids=ids[t], layout=form))
-    for per_sm in (16, 24, 40, 100):
+    for per_sm in (16, 24, 32, 40, 60, 100):
         decompress = product_with(per_sm)
         time(
             f"product, expert_start, {per_sm} programs an SM",
             lambda s, o, t, d=decompress: d(s, out=o, expert_start=starts[t], layout=form),
         )
-    for per_sm in (10, 16, 32):
-        time(
-            f"all experts at once, {per_sm} an SM",
-            lambda s, o, t, p=per_sm: launch_routed(s, o, number, starts[t], slots=False, share=p),
-        )
-    if active <= 64:
-        for share, warps, limit in ((1.0, 4, None), (1.0, 4, 40), (1.0, 4, 32), (1.0, 2, None), (0.5, 4, None)):
-            time(
-                f"slots, {share} of the items, {warps} warps, at most {limit} registers",
-                lambda s, o, t, a=share, w=warps, m=limit: launch_routed(
-                    s, o, number, ids[t], slots=True, share=a, warps=w, maxnreg=m
-                ),
-            )
+    if active == experts:
+        time("product, all", lambda s, o, _: decompress_csf_scales(s, out=o, layout=form))
 
 
 def run_unrouted(bench: Bench) -> None:
@@ -349,7 +281,7 @@ def run_unrouted(bench: Bench) -> None:
                 "all, swizzled", f"exceptions sorted for it, leads by {group}, {size} runs",
                 lambda i, t=tables, g=group, n=size: launch_exact(bench.scales[i], t[i], g, bench.outs[i], n), want,
             )  # fmt: skip
-    for group in (16, 32):
+    for group in (0, 16, 32):
         regrouped = [with_leads(scales, bench.streams, group) for scales in bench.scales]
         for form in ("linear", "swizzled"):
             bench.run(
@@ -360,10 +292,11 @@ def run_unrouted(bench: Bench) -> None:
 
 
 def with_leads(scales: CsfScales, streams: CsfStreams, group: int) -> CsfScales:
-    """The stack with leads for groups of another size."""
-    plane, per_plane = streams.plane_of_each(), streams.rows * streams.cols
-    groups = -(-per_plane // group)
-    leads, words, plane = product._split_leads(streams.words, plane, streams.experts, groups, group)
+    """The stack with leads for groups of another size, or without."""
+    leads, words, plane = scales._tables.leads, streams.words, streams.plane_of_each()
+    per_plane = streams.rows * streams.cols
+    if group:
+        leads, words, plane = product._split_leads(words, plane, streams.experts, -(-per_plane // group), group)
     position = words & POSITION_MASK
     size = divide(0, streams.rows, streams.cols, 4, 128).size
     tables = replace(
@@ -413,6 +346,13 @@ def run_floors(bench: Bench) -> None:
     read, dense = bench.streams.nbytes, bench.work.dense_bytes
     sources = [torch.randint(0, 256, (read + 64,), dtype=torch.uint8, device=bench.device) for _ in range(bench.sets)]
 
+    half = (read + dense) // 2 // 65536 * 65536
+    pairs = [torch.zeros(2, half, dtype=torch.uint8, device=bench.device) for _ in range(bench.sets)]
+
+    def time_copy(name: str, launch: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+        timing = time_graph(lambda i: launch(*pairs[i % bench.sets]), launches=24, repeats=bench.repeats)
+        bench.note(stack=bench.work.name, case="copy of half as many", name=name, us=[round(timing.median_us, 2)])
+
     def time(name: str, launch: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
         timing = time_graph(
             lambda i: launch(sources[i % bench.sets], bench.outs[i % bench.sets]), launches=24, repeats=bench.repeats
@@ -421,7 +361,14 @@ def run_floors(bench: Bench) -> None:
 
     for size, warps in FLOOR_TILES:
         time(f"bench's, {size // 1024} KiB, {warps} warps", streamer(read, dense, size, warps))
-    for size in (4096, 8192, 16384, 32768):
+    for size in (1024, 2048, 4096, 8192, 16384, 32768):
+        for warps in (4, 8):
+            time_copy(
+                f"{size // 1024} KiB, {warps} warps",
+                lambda s, o, z=size, w=warps: plain_copy[(half // z,)](s, o, SIZE=z, num_warps=w),
+            )
+    time_copy("torch's", lambda s, o: o.copy_(s))
+    for size in (4096, 8192):
         programs = triton.cdiv(dense, size)
         share = read // programs // 16 * 16
         for warps in (4, 8):
@@ -463,18 +410,21 @@ def parts(device: torch.device, note: Callable[..., None], repeats: int) -> Iter
 
         return run
 
-    yield "bold row", routed_of(GATE_UP, (64, "swizzled"), (8, "swizzled"))
+    yield "bold row", routed_of(GATE_UP, *((n, f) for n in (64, 8, 1, 128, 256) for f in ("swizzled", "linear")))
     yield "all active", routed_of(GATE, (512, "linear"), (512, "swizzled"))
-    yield (
-        "clustered",
-        lambda: run_unrouted(Bench(replace(DOWN, name="down, clustered"), clustered(DOWN, device), note, repeats)),
-    )
+
+    def gathered() -> None:
+        calm = replace(DOWN, name="down, no exceptions", exception_share=0.0)
+        run_unrouted(Bench(calm, make_streams(calm, device), note, repeats))
+        run_unrouted(Bench(replace(DOWN, name="down, clustered"), clustered(DOWN, device), note, repeats))
+
+    yield "clustered", gathered
     yield "floor", lambda: run_floors(made(GATE))
     yield "layouts", lambda: run_layouts(made(GATE_UP))
-    yield "few active", routed_of(GATE_UP, (1, "swizzled"), (64, "linear"), (8, "linear"), (512, "swizzled"))
     yield "unrouted", lambda: run_unrouted(made(GATE))
-    yield "other stacks", routed_of(DOWN, (64, "swizzled"), (8, "swizzled"), (512, "swizzled"))
-    yield "large planes", routed_of(WORKLOADS[2], (64, "swizzled"), (8, "swizzled"))
+    few = [(active, form) for active in (8, 64) for form in ("swizzled", "linear")]
+    yield "other stacks", routed_of(DOWN, *few, (512, "linear"), (512, "swizzled"))
+    yield "large planes", routed_of(WORKLOADS[2], *few, (288, "linear"), (288, "swizzled"))
 
 
 def check(device: torch.device, note: Callable[..., None], shapes: Sequence[tuple[int, int]] = SMALL) -> None:
@@ -499,12 +449,6 @@ def compile_all() -> None:
                 "ROWS": work.rows, "COLS": work.cols, "BITS": 4, "GROUP": 64, "WIDTH": width, "SIZE": size,
                 "ITEMS": items, "LANES": 128,
             }  # fmt: skip
-            types = pointers | {"routing": "*i32", "experts": "i32"}
-            for slots, every in ((True, 128), (False, 512)):
-                for limit in (None, 40, 32):
-                    more = {"maxnreg": limit} if limit else {}
-                    own = constants | {"FORM": form, "SLOTS": slots, "EVERY": every}
-                    print(work.name, "routed", form, slots, limit, resources(routed, types, own, num_warps=4, **more))
             if form:
                 print(work.name, "exact", resources(exact, pointers, constants, num_warps=4))
     for size in (4096, 16384):

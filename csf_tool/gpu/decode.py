@@ -17,8 +17,8 @@ from csf_tool.gpu.streams import CsfStreams
 _WARPS = 4
 _ROUTED_PROGRAMS_PER_SM = 10
 
-_CHOICES = 512
-"""Chosen experts that a program looks at at a time: four a thread, so that their loads are under way together."""
+_CHOICES = 64
+"""Chosen experts that a program looks at at a time, where they are more than the experts."""
 
 
 class Routing(NamedTuple):
@@ -158,7 +158,11 @@ def _launch(
     experts = fixed.shape[0]
     width, size, items = divide(form, rows, cols, code_bits, 32 * _WARPS)
     chosen = expert_start if topk_ids is None else topk_ids
-    grid = (experts * items,) if chosen is None else _routed_grid(experts, items, fixed.device)
+    number = 0 if topk_ids is None else topk_ids.numel()
+    slots = 0 < number <= experts
+    grid: tuple[int, ...] = (experts * items,)
+    if chosen is not None:
+        grid = (items, number) if slots else _routed_grid(experts, items, fixed.device)
     with launching_at(fixed):
         decode_kernels.decode[grid](
             fixed,
@@ -169,7 +173,7 @@ def _launch(
             destinations,
             table,
             chosen,
-            0 if topk_ids is None else topk_ids.numel(),
+            number,
             expert_offset,
             experts,
             ROWS=rows,
@@ -181,7 +185,8 @@ def _launch(
             ITEMS=items,
             LANES=32 * _WARPS,
             ROUTED=chosen is not None,
-            CHOICES=0 if topk_ids is None else _CHOICES,
+            CHOICES=0 if topk_ids is None or slots else _CHOICES,
+            SLOTS=slots,
             FORM=form,
             SWAP=swap,
             TURNS=turns,
