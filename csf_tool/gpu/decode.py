@@ -15,10 +15,13 @@ from csf_tool.gpu.streams import CsfStreams
 
 # The launch shape that was fastest on an H200, of 2 to 16 KiB a program and 2 to 16 warps.
 _WARPS = 4
-_ROUTED_PROGRAMS_PER_SM = 10
+_ROUTED_PROGRAMS_PER_SM = 24
 
-_CHOICES = 64
-"""Chosen experts that a program looks at at a time, where they are more than the experts."""
+_MOST_SLOTS = 128
+"""Chosen experts, at most, that have programs of their own: each program looks through those before it."""
+
+_CHOICES = 512
+"""Chosen experts that a program looks at at a time: four a thread, so that their loads are under way together."""
 
 
 class Routing(NamedTuple):
@@ -159,10 +162,11 @@ def _launch(
     width, size, items = divide(form, rows, cols, code_bits, 32 * _WARPS)
     chosen = expert_start if topk_ids is None else topk_ids
     number = 0 if topk_ids is None else topk_ids.numel()
-    slots = 0 < number <= experts
+    slots = 0 < number <= _MOST_SLOTS
+    block = 0 if chosen is None or slots else _block(experts, items, fixed.device)
     grid: tuple[int, ...] = (experts * items,)
     if chosen is not None:
-        grid = (items, number) if slots else _routed_grid(experts, items, fixed.device)
+        grid = (items, number) if slots else (items, triton.cdiv(experts, block))
     with launching_at(fixed):
         decode_kernels.decode[grid](
             fixed,
@@ -184,9 +188,9 @@ def _launch(
             SIZE=size,
             ITEMS=items,
             LANES=32 * _WARPS,
-            ROUTED=chosen is not None,
-            CHOICES=0 if topk_ids is None or slots else _CHOICES,
             SLOTS=slots,
+            BLOCK=block,
+            CHOICES=0 if topk_ids is None or slots else _CHOICES,
             FORM=form,
             SWAP=swap,
             TURNS=turns,
@@ -202,9 +206,7 @@ def _launch(
 _decompress_op = torch.library.custom_op("csf_tool::decompress", _launch, mutates_args={"out"})
 
 
-def _routed_grid(experts: int, items: int, device: torch.device) -> tuple[int, int]:
-    """Programs a block of experts, and blocks: few enough to start at once, with equal shares when all are active."""
-    blocks = triton.cdiv(experts, decode_kernels.EXPERT_BLOCK)
-    block_items = min(experts, decode_kernels.EXPERT_BLOCK) * items
-    rounds = triton.cdiv(block_items * blocks, _ROUTED_PROGRAMS_PER_SM * multiprocessors(device))
-    return triton.cdiv(block_items, rounds), blocks
+def _block(experts: int, items: int, device: torch.device) -> int:
+    """Experts that a routed program decodes one after another, a power of two: so many that few programs start."""
+    fair = experts * items // (_ROUTED_PROGRAMS_PER_SM * multiprocessors(device))
+    return min(1 << max(fair, 1).bit_length() - 1, decode_kernels.EXPERT_BLOCK)

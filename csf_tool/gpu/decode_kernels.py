@@ -33,10 +33,8 @@ from csf_tool.gpu.layout_kernels import (
     through_table,
 )
 
-_LANES = 32
-
-EXPERT_BLOCK = 16 * _LANES
-"""Experts that a routed program looks at: 16 a lane of a warp, so that finding the active ones takes no barrier."""
+EXPERT_BLOCK = 32
+"""Most experts that a routed program looks at: a bit of a word each, a lane of a warp each."""
 
 ALL_BITS = tl.constexpr(0xFFFFFFFF)
 """All bits of a uint32: `x ^ ALL_BITS` is `~x`, which triton 3.6 and 3.7 do not interpret for unsigned numbers."""
@@ -47,8 +45,6 @@ NO_LEAD = 255
 _SLAB_ROWS = tl.constexpr(formats.SLAB_ROWS)
 _TILE_ROWS = tl.constexpr(tiles.TILE_ROWS)
 _TILE_BYTES = tl.constexpr(tiles.TILE_BYTES)
-_WARP = tl.constexpr(_LANES)
-_EXPERT_BLOCK = tl.constexpr(EXPERT_BLOCK)
 
 
 @triton.jit
@@ -316,62 +312,45 @@ def _either(a, b):
 
 
 @triton.jit
-def _active(routing, first, number, experts, offset, CHOICES: tl.constexpr):
-    """The active experts of the block that begins at `first`: uint32 [lanes], where bit j is expert 32 * j + lane.
+def _active(routing, first, number, experts, offset, BLOCK: tl.constexpr, CHOICES: tl.constexpr):
+    """The active experts among the BLOCK that begin at `first`: bit j is expert first + j.
 
     CHOICES 0: `routing` says where the rows of each expert begin. Else it is `number` chosen experts in any order,
     some perhaps more than once, and looked at CHOICES at a time; expert 0 is number `offset` there, and those that are
     no experts of this stack count for none.
     """
-    lane = tl.arange(0, _WARP)
     if CHOICES:
         at = tl.arange(0, CHOICES)
-        found = tl.zeros((CHOICES, _WARP), tl.uint32)
+        bits = tl.zeros((CHOICES,), tl.uint32)
         for begin in range(0, number, CHOICES):
             chosen = tl.load(routing + begin + at, mask=begin + at < number, other=0).to(tl.int64) - offset
             place = chosen - first
-            inside = (chosen < experts) & (place >= 0) & (place < _EXPERT_BLOCK) & (begin + at < number)
-            place = tl.where(inside, place, 0).to(tl.int32)
-            bit = tl.where(inside, tl.full((CHOICES,), 1, tl.uint32) << (place // _WARP).to(tl.uint32), 0)
-            found |= tl.where((place % _WARP)[:, None] == lane[None, :], bit[:, None], 0)
-        return tl.reduce(found, 0, _either)
-    active = tl.zeros((_WARP,), tl.uint32)
-    for j in tl.static_range(_EXPERT_BLOCK // _WARP):
-        expert = first + j * _WARP + lane
-        begin = tl.load(routing + expert, mask=expert < experts, other=0)
-        end = tl.load(routing + expert + 1, mask=expert < experts, other=0)
-        active |= (begin != end).to(tl.uint32) << j
-    return active
+            inside = (chosen < experts) & (place >= 0) & (place < BLOCK) & (begin + at < number)
+            one = tl.full((CHOICES,), 1, tl.uint32) << tl.where(inside, place, 0).to(tl.uint32)
+            bits |= tl.where(inside, one, 0)
+    else:
+        lane = tl.arange(0, BLOCK)
+        mask = first + lane < experts
+        begin = tl.load(routing + first + lane, mask=mask, other=0)
+        end = tl.load(routing + first + lane + 1, mask=mask, other=0)
+        bits = (begin != end).to(tl.uint32) << lane.to(tl.uint32)
+    return tl.reduce(bits, 0, _either)
 
 
 @triton.jit
-def _number_of_bits(bits):
-    number = tl.zeros_like(bits)
-    for j in tl.static_range(_EXPERT_BLOCK // _WARP):
-        number += (bits >> j) & 1
-    return number.to(tl.int32)
+def _place_of(bit):
+    """The place of the only bit that is set: the exponent of the number, which float32 has exactly."""
+    return (bit.to(tl.float32).to(tl.uint32, bitcast=True) >> 23).to(tl.int32) - 127
 
 
 @triton.jit
-def _place_of_bit(bits, rank):
-    """Which bit is the one that has `rank` set ones below it."""
-    place, below = tl.zeros_like(rank), tl.zeros_like(rank)
-    for j in tl.static_range(_EXPERT_BLOCK // _WARP):
-        is_set = ((bits >> j) & 1).to(tl.int32)
-        place = tl.where((is_set != 0) & (below == rank), j, place)
-        below += is_set
-    return place
-
-
-@triton.jit
-def _comes_first(routing, slot, chosen):
-    """Whether no slot before this one has the same choice. Lanes of each warp look by themselves, without a barrier."""
-    lane = tl.arange(0, _WARP)
-    same = tl.zeros((_WARP,), tl.int32)
-    for begin in range(0, slot, 4 * _WARP):
-        for j in tl.static_range(4):
-            at = begin + j * _WARP + lane
-            same |= (tl.load(routing + at, mask=at < slot, other=0) == chosen).to(tl.int32) & (at < slot).to(tl.int32)
+def _comes_first(routing, slot, chosen, LANES: tl.constexpr):
+    """Whether no slot before this one has the same choice."""
+    lane = tl.arange(0, LANES)
+    same = tl.zeros((LANES,), tl.int32)
+    for begin in range(0, slot, LANES):
+        mask = begin + lane < slot
+        same |= ((tl.load(routing + begin + lane, mask=mask, other=0) == chosen) & mask).to(tl.int32)
     return tl.max(same, 0) == 0
 
 
@@ -379,38 +358,34 @@ def _comes_first(routing, slot, chosen):
 def decode(
     fixed, leads, rest, starts, out, destinations, table, routing, number, offset, experts,
     ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, ROUTED: tl.constexpr, CHOICES: tl.constexpr,
-    SLOTS: tl.constexpr, FORM: tl.constexpr, SWAP: tl.constexpr, TURNS: tl.constexpr, WORD_ALIGNED: tl.constexpr,
+    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr,
+    CHOICES: tl.constexpr, FORM: tl.constexpr, SWAP: tl.constexpr, TURNS: tl.constexpr, WORD_ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Decode a stack. A plane is ITEMS items of SIZE: bytes of the row-major plane, or runs where WIDTH says so.
 
     `starts` says where in `rest` the exceptions begin of each piece (row-major) or block of 128 rows (runs).
-    Not ROUTED: one program an item. SLOTS: one program an item of each chosen expert, in axis 1; those of an expert
-    that was chosen before leave. Else axis 1 takes a block of experts, axis 0 a share of the items of its active ones:
-    few programs start, and those without work leave at once. `_active` says what routing, number, offset and CHOICES
-    are.
+    One program an item, but where `routing` says which experts are active. SLOTS: one program an item of each chosen
+    expert, in axis 1; those of an expert that was chosen before leave. BLOCK: one program an item of BLOCK experts, in
+    axis 1, which it decodes one after another; so few programs start, and those without work leave at once. `_active`
+    says what routing, number, offset and CHOICES are.
     """
     if SLOTS:
         slot = tl.program_id(1)
         chosen = tl.load(routing + slot)
         expert = chosen.to(tl.int64) - offset
-        if (expert >= 0) & (expert < experts) & _comes_first(routing, slot, chosen):
+        if (expert >= 0) & (expert < experts) & _comes_first(routing, slot, chosen, LANES):
             _decode_item(
                 fixed, leads, rest, starts, out, expert, tl.program_id(0), destinations, table,
                 ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
             )  # fmt: skip
-    elif ROUTED:
-        lane = tl.arange(0, _WARP)
-        first = tl.program_id(1) * _EXPERT_BLOCK
-        active = _active(routing, first, number, experts, offset, CHOICES)
-        own = _number_of_bits(active)
-        before = tl.cumsum(own, 0) - own  # active experts in the lanes below
-        for work in range(tl.program_id(0), tl.sum(own, 0) * ITEMS, tl.num_programs(0)):
-            rank = work // ITEMS - before
-            expert = _place_of_bit(active, rank) * _WARP + lane
-            expert = first + tl.sum(tl.where((rank >= 0) & (rank < own), expert, 0), 0)
+    elif BLOCK:
+        first = tl.program_id(1) * BLOCK
+        bits = _active(routing, first, number, experts, offset, BLOCK, CHOICES)
+        while bits != 0:
+            bit = bits & (0 - bits)
+            bits ^= bit
             _decode_item(
-                fixed, leads, rest, starts, out, expert, work % ITEMS, destinations, table,
+                fixed, leads, rest, starts, out, first + _place_of(bit), tl.program_id(0), destinations, table,
                 ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
             )  # fmt: skip
     else:

