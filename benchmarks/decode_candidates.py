@@ -167,31 +167,18 @@ def launch_exact(scales: CsfScales, tables: tuple[torch.Tensor, ...], group: int
         exact[grid](scales._tables.fixed, leads, rest, starts, out, **constants, num_warps=4)
 
 
-def product_with(block: int, maxnreg: int | None = None) -> Callable[..., torch.Tensor]:
-    """The product's routed decode with another number of experts a program, and none with a program of its own."""
+def product_with(per_sm: int, slots: int = 0) -> Callable[..., torch.Tensor]:
+    """The product's routed decode with so many programs a multiprocessor, and so many choices with their own."""
 
     def decompress(*args: Any, **options: Any) -> torch.Tensor:
-        before = product._block, product._MOST_SLOTS, product.decode_kernels.decode
-        product._block, product._MOST_SLOTS = lambda *_: block, 0
-        if maxnreg:
-            product.decode_kernels.decode = Limited(before[2], maxnreg)
+        before = product._ROUTED_PROGRAMS_PER_SM, product._MOST_SLOTS
+        product._ROUTED_PROGRAMS_PER_SM, product._MOST_SLOTS = per_sm, slots
         try:
             return decompress_csf_scales(*args, **options)
         finally:
-            product._block, product._MOST_SLOTS, product.decode_kernels.decode = before
+            product._ROUTED_PROGRAMS_PER_SM, product._MOST_SLOTS = before
 
     return decompress
-
-
-class Limited:
-    """A kernel that is compiled for so many registers."""
-
-    def __init__(self, kernel: Any, maxnreg: int) -> None:
-        self.kernel, self.maxnreg = kernel, maxnreg
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
-        launch = self.kernel[grid]
-        return lambda *args, **options: launch(*args, **options, maxnreg=self.maxnreg)
 
 
 # --- checking and timing ---
@@ -264,21 +251,19 @@ def run_routed(bench: Bench, active: int, form: str) -> None:
         )  # fmt: skip
     time("product, expert_start", lambda s, o, t: decompress_csf_scales(s, out=o, expert_start=starts[t], layout=form))
     time("product, topk_ids", lambda s, o, t: decompress_csf_scales(s, out=o, topk_ids=ids[t], layout=form))
-    for block in (1, 2, 4, 8, 16, 32):
-        time(
-            f"expert_start, {block} experts a program",
-            lambda s, o, t, d=product_with(block): d(s, out=o, expert_start=starts[t], layout=form),
-        )
-    for limit in (40, 48):
-        time(
-            f"expert_start, 8 experts a program, at most {limit} registers",
-            lambda s, o, t, d=product_with(8, limit): d(s, out=o, expert_start=starts[t], layout=form),
-        )
-    for block in (4, 8, 16):
-        time(
-            f"topk_ids, {block} experts a program",
-            lambda s, o, t, d=product_with(block): d(s, out=o, topk_ids=ids[t], layout=form),
-        )
+
+    def by_starts(per_sm: int) -> Callable[..., object]:
+        decompress = product_with(per_sm)
+        return lambda s, o, t: decompress(s, out=o, expert_start=starts[t], layout=form)
+
+    def by_ids(per_sm: int, slots: int) -> Callable[..., object]:
+        decompress = product_with(per_sm, slots)
+        return lambda s, o, t: decompress(s, out=o, topk_ids=ids[t], layout=form)
+
+    for per_sm in (10, 16, 24, 32, 40, 60, 100):
+        time(f"expert_start, {per_sm} programs an SM", by_starts(per_sm))
+    for per_sm, slots in ((10, 0), (24, 0), (40, 0), (1, 512)):
+        time(f"topk_ids, {per_sm} programs an SM, {slots} slots", by_ids(per_sm, slots))
     if active == experts:
         time("product, all", lambda s, o, _: decompress_csf_scales(s, out=o, layout=form))
 

@@ -163,10 +163,9 @@ def _launch(
     chosen = expert_start if topk_ids is None else topk_ids
     number = 0 if topk_ids is None else topk_ids.numel()
     slots = 0 < number <= _MOST_SLOTS
-    block = 0 if chosen is None or slots else _block(experts, items, fixed.device)
     grid: tuple[int, ...] = (experts * items,)
     if chosen is not None:
-        grid = (items, number) if slots else (items, triton.cdiv(experts, block))
+        grid = (items, number) if slots else _routed_grid(experts, items, fixed.device)
     with launching_at(fixed):
         decode_kernels.decode[grid](
             fixed,
@@ -188,8 +187,8 @@ def _launch(
             SIZE=size,
             ITEMS=items,
             LANES=32 * _WARPS,
+            ROUTED=chosen is not None,
             SLOTS=slots,
-            BLOCK=block,
             CHOICES=0 if topk_ids is None or slots else _CHOICES,
             FORM=form,
             SWAP=swap,
@@ -206,7 +205,9 @@ def _launch(
 _decompress_op = torch.library.custom_op("csf_tool::decompress", _launch, mutates_args={"out"})
 
 
-def _block(experts: int, items: int, device: torch.device) -> int:
-    """Experts that a routed program decodes one after another, a power of two: so many that few programs start."""
-    fair = experts * items // (_ROUTED_PROGRAMS_PER_SM * multiprocessors(device))
-    return min(1 << max(fair, 1).bit_length() - 1, decode_kernels.EXPERT_BLOCK)
+def _routed_grid(experts: int, items: int, device: torch.device) -> tuple[int, int]:
+    """Blocks of experts, and programs a block, with equal shares when all are active."""
+    blocks = triton.cdiv(experts, decode_kernels.EXPERT_BLOCK)
+    block_items = min(experts, decode_kernels.EXPERT_BLOCK) * items
+    rounds = triton.cdiv(block_items * blocks, _ROUTED_PROGRAMS_PER_SM * multiprocessors(device))
+    return blocks, triton.cdiv(block_items, rounds)

@@ -34,7 +34,9 @@ from csf_tool.gpu.layout_kernels import (
 )
 
 EXPERT_BLOCK = 32
-"""Most experts that a routed program looks at: a bit of a word each, a lane of a warp each."""
+"""Experts that a routed program looks at: a lane of a warp each, so finding the active ones takes no barrier."""
+
+_EXPERT_BLOCK = tl.constexpr(EXPERT_BLOCK)
 
 ALL_BITS = tl.constexpr(0xFFFFFFFF)
 """All bits of a uint32: `x ^ ALL_BITS` is `~x`, which triton 3.6 and 3.7 do not interpret for unsigned numbers."""
@@ -312,35 +314,29 @@ def _either(a, b):
 
 
 @triton.jit
-def _active(routing, first, number, experts, offset, BLOCK: tl.constexpr, CHOICES: tl.constexpr):
-    """The active experts among the BLOCK that begin at `first`: bit j is expert first + j.
+def _active(routing, first, number, experts, offset, CHOICES: tl.constexpr):
+    """Whether each expert of the block that begins at `first` is active: int32 [lanes], 1 or 0.
 
     CHOICES 0: `routing` says where the rows of each expert begin. Else it is `number` chosen experts in any order,
     some perhaps more than once, and looked at CHOICES at a time; expert 0 is number `offset` there, and those that are
     no experts of this stack count for none.
     """
+    lane = tl.arange(0, _EXPERT_BLOCK)
+    mask = first + lane < experts
     if CHOICES:
         at = tl.arange(0, CHOICES)
-        bits = tl.zeros((CHOICES,), tl.uint32)
+        bits = tl.zeros((CHOICES,), tl.uint32)  # of an expert each: a block is as large as a word
         for begin in range(0, number, CHOICES):
-            chosen = tl.load(routing + begin + at, mask=begin + at < number, other=0).to(tl.int64) - offset
-            place = chosen - first
-            inside = (chosen < experts) & (place >= 0) & (place < BLOCK) & (begin + at < number)
+            chosen = tl.load(routing + begin + at, mask=begin + at < number, other=0).to(tl.int64)
+            place = chosen - offset - first
+            inside = (place >= 0) & (place < _EXPERT_BLOCK) & (begin + at < number)
             one = tl.full((CHOICES,), 1, tl.uint32) << tl.where(inside, place, 0).to(tl.uint32)
             bits |= tl.where(inside, one, 0)
-    else:
-        lane = tl.arange(0, BLOCK)
-        mask = first + lane < experts
-        begin = tl.load(routing + first + lane, mask=mask, other=0)
-        end = tl.load(routing + first + lane + 1, mask=mask, other=0)
-        bits = (begin != end).to(tl.uint32) << lane.to(tl.uint32)
-    return tl.reduce(bits, 0, _either)
-
-
-@triton.jit
-def _place_of(bit):
-    """The place of the only bit that is set: the exponent of the number, which float32 has exactly."""
-    return (bit.to(tl.float32).to(tl.uint32, bitcast=True) >> 23).to(tl.int32) - 127
+        active = (tl.reduce(bits, 0, _either) >> lane.to(tl.uint32)) & 1
+        return tl.where(mask, active.to(tl.int32), 0)
+    begin = tl.load(routing + first + lane, mask=mask, other=0)
+    end = tl.load(routing + first + lane + 1, mask=mask, other=0)
+    return (begin != end).to(tl.int32)
 
 
 @triton.jit
@@ -358,16 +354,16 @@ def _comes_first(routing, slot, chosen, LANES: tl.constexpr):
 def decode(
     fixed, leads, rest, starts, out, destinations, table, routing, number, offset, experts,
     ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr,
+    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, ROUTED: tl.constexpr, SLOTS: tl.constexpr,
     CHOICES: tl.constexpr, FORM: tl.constexpr, SWAP: tl.constexpr, TURNS: tl.constexpr, WORD_ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Decode a stack. A plane is ITEMS items of SIZE: bytes of the row-major plane, or runs where WIDTH says so.
 
     `starts` says where in `rest` the exceptions begin of each piece (row-major) or block of 128 rows (runs).
-    One program an item, but where `routing` says which experts are active. SLOTS: one program an item of each chosen
-    expert, in axis 1; those of an expert that was chosen before leave. BLOCK: one program an item of BLOCK experts, in
-    axis 1, which it decodes one after another; so few programs start, and those without work leave at once. `_active`
-    says what routing, number, offset and CHOICES are.
+    Not ROUTED: one program an item. SLOTS: one program an item of each chosen expert, in axis 1; those of an expert
+    that was chosen before leave. Else axis 0 takes a block of experts, axis 1 a share of the items of its active ones.
+    Programs with work come first, so that the others, which leave at once, start and end beside them. `_active` says
+    what routing, number, offset and CHOICES are.
     """
     if SLOTS:
         slot = tl.program_id(1)
@@ -378,14 +374,15 @@ def decode(
                 fixed, leads, rest, starts, out, expert, tl.program_id(0), destinations, table,
                 ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
             )  # fmt: skip
-    elif BLOCK:
-        first = tl.program_id(1) * BLOCK
-        bits = _active(routing, first, number, experts, offset, BLOCK, CHOICES)
-        while bits != 0:
-            bit = bits & (0 - bits)
-            bits ^= bit
+    elif ROUTED:
+        lane = tl.arange(0, _EXPERT_BLOCK)
+        first = tl.program_id(0) * _EXPERT_BLOCK
+        active = _active(routing, first, number, experts, offset, CHOICES)
+        order = tl.cumsum(active, 0) * active  # 1 for the block's first active expert; 0: inactive
+        for work in range(tl.program_id(1), tl.sum(active, 0) * ITEMS, tl.num_programs(1)):
+            expert = first + tl.sum(tl.where(order == work // ITEMS + 1, lane, 0), 0)
             _decode_item(
-                fixed, leads, rest, starts, out, first + _place_of(bit), tl.program_id(0), destinations, table,
+                fixed, leads, rest, starts, out, expert, work % ITEMS, destinations, table,
                 ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
             )  # fmt: skip
     else:
