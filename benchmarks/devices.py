@@ -7,13 +7,14 @@ devices take turns, and the median counts. "free" is the CPU with a decode that 
 what no device can beat. The lines TABLE have what `auto` is judged by: 1.05 at most. Every run is appended to the file
 as soon as it is done; what would begin after --seconds is left out.
 
-usage: benchmarks/devices.py FOLDER [--layers 1 4 16] [--repeat 3 2 1] [--seconds 200] [--json FILE]
-       [--devices cpu cuda auto free] [--commands expand compress ...]
-       FOLDER needs 4.2 GB of room a layer; /dev/shm leaves the disk out
+usage: benchmarks/devices.py FOLDER [--layers 1 4 16] [--repeat 2 2 1] [--seconds 200] [--json FILE]
+       [--devices cpu cuda auto free] [--commands expand encode ...]
+       FOLDER needs 4.1 GB of room a layer of the largest; /dev/shm leaves the disk out
 """
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -30,11 +31,15 @@ from files import make_dense
 from csf_tool.coders.gpu_worth import gpu_pays
 from csf_tool.running.jobs import default_jobs
 
+Times = dict[tuple[int, str, str], float]
+"""Median seconds by layers, command and device."""
+
 LAYER_BYTES = 157_286_400
 """Scales of a layer."""
 
 DEVICES = ("cpu", "cuda", "auto", "free")
-COMMANDS = ("expand", "verify --against", "compress", "verify")
+COMMANDS = ("expand", "verify --against", "encode", "compress", "verify")
+"""Commands that are timed; "encode" is a dry run of compress, which encodes everything and writes nothing."""
 
 FREE = """
 import sys
@@ -74,24 +79,37 @@ print(json.dumps({"first, second, third": seconds, "imported": heavy}))
 """
 
 STARTS = """
-import json, time
-begin = time.monotonic()
+import json, sys, time
+begin, steps = time.monotonic(), {}
+def step(name):
+    global begin
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    now = time.monotonic()
+    steps[name], begin = round(now - begin, 3), now
 import torch
-imported = time.monotonic()
-torch.zeros(1, device="cuda").item()
-context = time.monotonic()
-import numpy as np
+device = sys.argv[1]
+step("import torch")
+torch.zeros(1, device=device)
+step("CUDA")
+pinned = torch.empty(64 << 20, dtype=torch.uint8, pin_memory=device == "cuda")
+step("64 MiB pinned")
 from csf_tool.codec.formats import NVFP4
 from csf_tool.gpu.encode import compress_csf_scales
-def encode():
-    scales = torch.zeros(2, 640, 160, dtype=torch.uint8, device="cuda")
-    compress_csf_scales(NVFP4, scales).fixed.cpu()
-    return time.monotonic()
-first, second = encode(), encode()
-steps = begin, imported, context, first, second
-names = "import torch", "CUDA", "first encode", "second encode"
-print(json.dumps({name: round(b - a, 2) for name, a, b in zip(names, steps, steps[1:])}))
+from csf_tool.gpu.scales import decompress_csf_scales, prepare_csf_scales
+step("import triton and csf_tool.gpu")
+scales = torch.full((2, 640, 160), 60, dtype=torch.uint8, device=device)
+for turn in ("first", "second"):
+    streams = compress_csf_scales(NVFP4, scales)
+    words = streams.words
+    step(turn + " encode")
+for turn in ("first", "second"):
+    prepared = prepare_csf_scales(NVFP4, streams.fixed, words, streams.counts, rows=640, cols=160, reused=False)
+    assert torch.equal(decompress_csf_scales(prepared).view(torch.uint8), scales)
+    step(turn + " decode")
+print(json.dumps(steps))
 """
+"""What the start of a GPU consists of, step by step, in seconds."""
 
 
 def tool(*arguments: object) -> list[str]:
@@ -127,8 +145,8 @@ def _names(name: str, layers: int) -> list[str]:
     return [name.replace("layers.0.", f"layers.{i}.") for i in range(layers)] if "layers.0." in name else [name]
 
 
-def copy_layers(source: Path, to: Path, layers: int) -> None:
-    """A checkpoint of so many layers out of one of a single layer."""
+def copy_layers(source: Path, to: Path, layers: int, larger: Path | None) -> None:
+    """A checkpoint of so many layers out of one of a single layer; its shards are links to those of a `larger` one."""
     to.mkdir(parents=True)
     [shard] = source.glob("*.safetensors")
     with shard.open("rb") as file:
@@ -136,6 +154,9 @@ def copy_layers(source: Path, to: Path, layers: int) -> None:
     shards = {i: f"model-{i + 1:05}-of-{layers:05}.safetensors" for i in range(layers)}
 
     def write(layer: int) -> None:
+        if larger:
+            os.link(next(larger.glob(f"model-{layer + 1:05}-of-*")), to / shards[layer])
+            return
         renamed = {_names(name, layers)[layer] if "layers.0." in name else name: at for name, at in header.items()}
         text = json.dumps(renamed, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
@@ -160,6 +181,7 @@ def command(name: str, folder: Path, device: str) -> list[str]:
         "expand": ["expand", csf, out],
         "verify --against": ["verify", csf, "--against", dense],
         "verify": ["verify", csf],
+        "encode": ["compress", dense, out, "--dry-run"],
         "compress": ["compress", dense, out],
     }
     if device == "free":
@@ -181,28 +203,32 @@ class Note:
                 file.write(line + "\n")
 
 
-def turns(options: argparse.Namespace, repeat: int) -> Iterator[tuple[str, str]]:
-    """Command and device of each run of a size: what decides comes first, the free decode last."""
-    for _ in range(repeat):
-        for name in options.commands:
-            yield from ((name, device) for device in options.devices if device != "free")
+def turns(options: argparse.Namespace, repeats: list[int]) -> Iterator[tuple[int, str, str]]:
+    """Layers, command and device of each run: of all sizes, what decides comes first, and the free decode last."""
+    for some in (COMMANDS[:3], COMMANDS[3:]):
+        for turn in range(max(repeats)):
+            for layers in (n for n, repeat in zip(options.layers, repeats, strict=True) if turn < repeat):
+                for name in (name for name in some if name in options.commands):
+                    yield from ((layers, name, device) for device in options.devices if device != "free")
     if "free" in options.devices:  # it has no meaning where bytes are compared or encoded
-        yield from ((name, "free") for name in options.commands if name in ("expand", "verify"))
+        names = [name for name in ("expand", "verify") if name in options.commands]
+        yield from ((layers, name, "free") for layers in options.layers for name in names)
 
 
-def time_size(folder: Path, layers: int, repeat: int, options: argparse.Namespace, note: Note) -> None:
-    """Time the commands on a checkpoint of so many layers."""
-    taken: dict[tuple[str, str], list[float]] = {}
-    for name, device in turns(options, repeat):
-        if options.late():
-            note(layers=layers, left_out=f"{name} {device}")
+def time_commands(options: argparse.Namespace, repeats: list[int], note: Note, begin: float) -> Times:
+    """Time the commands; what would begin too late is left out."""
+    taken: dict[tuple[int, str, str], list[float]] = {}
+    for layers, name, device in turns(options, repeats):
+        if time.monotonic() - begin > options.seconds:
+            note(left_out=f"{layers} layers, {name}, {device}")
             continue
+        folder = options.folder / f"{layers}-layers"
         shutil.rmtree(folder / "out", ignore_errors=True)
         seconds = run(command(name, folder, device))
-        taken.setdefault((name, device), []).append(seconds)
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        taken.setdefault((layers, name, device), []).append(seconds)
         note(layers=layers, command=name, device=device, seconds=seconds)
-    for name in options.commands:
-        print(row(layers, name, {device: median(taken[name, device]) for device in DEVICES if (name, device) in taken}))
+    return {run: median(seconds) for run, seconds in taken.items()}
 
 
 def row(layers: int, name: str, found: dict[str, float]) -> str:
@@ -213,42 +239,66 @@ def row(layers: int, name: str, found: dict[str, float]) -> str:
     return f"TABLE {layers:>2} layers  {name:<17} {cells} auto / better {ratio or '-'}"
 
 
+def constants(times: Times, opening: float) -> dict[str, float]:
+    """The constants of `coders/gpu_worth.py` by these times; `opening` is what a command takes that reads headers."""
+    on_cpu, on_gpu = (
+        sorted((layers, seconds) for (layers, name, on), seconds in times.items() if (name, on) == ("encode", device))
+        for device in ("cpu", "cuda")
+    )
+    found: dict[str, float] = {}
+    for layers, seconds in on_cpu:
+        at_work = min(layers, default_jobs())
+        found[f"CORE_BYTES_PER_SECOND, {at_work} jobs"] = LAYER_BYTES * layers / (seconds - opening) / at_work
+    if len(on_gpu) > 1:
+        (few, first), *_, (many, last) = on_gpu
+        rate = LAYER_BYTES * (many - few) / (last - first)
+        found |= {"GPU_BYTES_PER_SECOND": rate, "GPU_START_SECONDS": first - opening - LAYER_BYTES * few / rate}
+    return found
+
+
+def make(options: argparse.Namespace) -> None:
+    """Make all checkpoints: one of a single layer, a large one of copies of it, the others links to its shards."""
+    one = options.folder / "1-layers"
+    make_dense(one / "dense", 1)
+    run(tool("compress", one / "dense", one / "csf", "--device", "cpu"))
+    largest = max(options.layers)
+    for layers in sorted({*options.layers} - {1}, reverse=True):
+        for part in ("dense", "csf"):
+            larger = options.folder / f"{largest}-layers" / part if layers < largest else None
+            copy_layers(one / part, options.folder / f"{layers}-layers" / part, layers, larger)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--repeat", type=int, nargs="+", default=[3, 2, 1], help="one number, or one for each size")
+    parser.add_argument("--repeat", type=int, nargs="+", default=[1], help="one number, or one for each size")
     parser.add_argument("--devices", nargs="+", choices=DEVICES, default=DEVICES)
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=COMMANDS)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    note, begin = Note(options.json), time.monotonic()
-    one = options.folder / "1-layers"
-    make_dense(one / "dense", 1)
-    run(tool("compress", one / "dense", one / "csf", "--device", "cpu"))
-    note(made="1 layer", seconds=round(time.monotonic() - begin, 2))
+    note, begin, one = Note(options.json), time.monotonic(), options.folder / "1-layers"
+    make(options)
+    note(made=options.layers, seconds=round(time.monotonic() - begin, 2))
     if "cuda" in options.devices:
-        note(start=python(STARTS))
-    shard = str(next(one.glob("csf/*.safetensors")))
-    for device in options.devices:
-        if device in ("cpu", "cuda"):
-            note(load=device, found=python(LOADS, device, shard))
+        note(start=python(STARTS, "cuda"))
+    for device in [device for device in options.devices if device in ("cpu", "cuda")]:
+        note(load=device, found=python(LOADS, device, str(next(one.glob("csf/*.safetensors")))))
+    opening = min(run(tool("stats", one / "dense")) for _ in range(3))
+    note(opening=opening)
     repeats = options.repeat * len(options.layers) if len(options.repeat) == 1 else options.repeat
-    for layers, repeat in zip(options.layers, repeats, strict=True):
-        folder = options.folder / f"{layers}-layers"
-        if layers > 1:
-            made = time.monotonic()
-            for part in ("dense", "csf"):
-                copy_layers(one / part, folder / part, layers)
-            note(made=f"{layers} layers", seconds=round(time.monotonic() - made, 2))
+    times = time_commands(options, repeats, note, begin)
+    for layers in options.layers:
+        for name in options.commands:
+            if found := {device: times[layers, name, device] for device in DEVICES if (layers, name, device) in times}:
+                print(row(layers, name, found))
+    for layers in options.layers:
         pays = gpu_pays(LAYER_BYTES * layers, min(layers, default_jobs()))
         note(layers=layers, auto_compresses_on="a GPU, if there is one" if pays else "the CPU")
-        options.late = lambda: time.monotonic() - begin > options.seconds
-        time_size(folder, layers, repeat, options, note)
-        if layers > 1:
-            shutil.rmtree(folder)
-    shutil.rmtree(one)
+    note(constants_by_these_times=constants(times, opening))
+    for layers in {1, *options.layers}:
+        shutil.rmtree(options.folder / f"{layers}-layers")
 
 
 if __name__ == "__main__":
