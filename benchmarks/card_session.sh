@@ -53,7 +53,7 @@ first)
         step racecheck $((460 - SECONDS + begun)) "$sanitizer" --tool racecheck --error-exitcode 9 "$python" benchmarks/gpu_check.py --sanitize
     ;;
 commands)
-    step devices 450 "$python" benchmarks/devices.py /dev/shm/csf-tool-devices --layers 1 4 16 --repeat 2 --json "$out/devices.jsonl"
+    step devices 450 "$python" benchmarks/devices.py /dev/shm/csf-tool-devices --layers 1 4 16 --repeat 2 2 1 --seconds 400 --json "$out/devices.jsonl"
     rm -rf /dev/shm/csf-tool-devices
     ;;
 rest)

@@ -1,6 +1,7 @@
-"""Choosing the device that decodes and encodes: a GPU where there is one."""
+"""The devices of this machine: its cores, and GPUs by their names."""
 
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -12,31 +13,49 @@ _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Files that a driver makes (NVIDIA; WSL; AMD), looked for first: torch takes seconds to import."""
 
 
+def cores() -> int:
+    """Number of cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not every system says which of them are ours
+        return os.cpu_count() or 1
+
+
 def choose_cuda(device: str, work: str, tell: Callable[[str], None]) -> str | None:
-    """The CUDA device that `--device auto|cpu|cuda[:N]` means, or None for the CPU.
+    """The CUDA device that `--device auto|cpu|cuda[:N]` means, or None for the CPU: auto takes a GPU if there is one.
 
     `tell` is called with the reason where auto takes the CPU though there is a GPU: where there is none, nothing can
-    be done about it. The `work` that it names is "decoding", say.
+    be done about it. The `work` that it names is "encoding", say.
+
+    Raises:
+        As `named_cuda`.
+    """
+    if device != "auto":
+        return named_cuda(device)
+    if not _may_have_gpu():
+        return None
+    if reason := why_no_gpu("cuda"):
+        tell(f"{work} on the CPU, although there is a GPU: {reason}")
+        return None
+    return "cuda"
+
+
+def named_cuda(device: str) -> str | None:
+    """The CUDA device that is named; None for cpu, and for auto, which names none.
 
     Raises:
         UsageError: there is no such device name.
-        EnvironmentFault: the device was asked for by name and cannot be used here.
+        EnvironmentFault: the device cannot be used here.
     """
-    if device == "cpu":
+    if device in ("auto", "cpu"):
         return None
-    if device != "auto" and not _is_cuda_name(device):
+    if not _is_cuda_name(device):
         number = re.fullmatch(r"(?:cuda|gpu)?:?(\d{0,4})", device.lower())
         near = f"; did you mean {':'.join(filter(None, ('cuda', number[1])))}?" if number else ""
         raise UsageError(f"--device {device}: give auto, cpu, cuda or cuda:N{near}")
-    if device == "auto" and not _may_have_gpu():
-        return None
-    reason = why_no_gpu(device)
-    if reason and device != "auto":
+    if reason := why_no_gpu(device):
         raise EnvironmentFault(f"--device {device}: {reason}")
-    if reason:
-        tell(f"{work} on the CPU, although there is a GPU: {reason}")
-        return None
-    return "cuda" if device == "auto" else device
+    return device
 
 
 def _may_have_gpu() -> bool:

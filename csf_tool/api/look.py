@@ -32,11 +32,11 @@ def stats(
     with opened("checkpoint", checkpoint, all_shards=all_shards) as source:
         found = collect_stats(source)
         if scales:
-            from csf_tool.coders.decoder import make_decoder
+            from csf_tool.coders.decoder import NumpyDecoder
             from csf_tool.look.scale_bytes import count_scale_bytes
 
             progress = progress_to(on_progress)
-            found.scale_bytes = count_scale_bytes(source, make_decoder("auto"), progress, default_jobs())
+            found.scale_bytes = count_scale_bytes(source, NumpyDecoder(), progress, default_jobs())
             found.problems = found.problems + found.scale_bytes.problems
         return stats_document(found)
 

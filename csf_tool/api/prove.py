@@ -23,7 +23,7 @@ def verify(
     tensors_only: bool = False,
     all_tensors: bool = False,
     device: str = "auto",
-    cross_check: Literal["all", "sample", "none"] = "all",
+    cross_check: Literal["all", "sample", "none"] = "sample",
     manifest: str | os.PathLike[str] | None = None,
     quick: bool = False,
     only: str | Iterable[str] = (),

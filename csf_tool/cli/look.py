@@ -83,13 +83,13 @@ def stats(
 
         write_figure(stats_figure(found, by), figure)
     if scales:
-        from csf_tool.coders.decoder import make_decoder
+        from csf_tool.coders.decoder import NumpyDecoder
         from csf_tool.look.scale_bytes import count_scale_bytes
         from csf_tool.report.progress import progress_bar
         from csf_tool.running.jobs import default_jobs
 
         with progress_bar() as progress:
-            found.scale_bytes = count_scale_bytes(opened, make_decoder("auto"), progress, default_jobs())
+            found.scale_bytes = count_scale_bytes(opened, NumpyDecoder(), progress, default_jobs())
         found.problems = found.problems + found.scale_bytes.problems
     if markdown:
         typer.echo("\n".join(stats_markdown(found, by)))

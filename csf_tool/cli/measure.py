@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from csf_tool.cli.command import check_figure, guarded, open_argument, show, write_figure
-from csf_tool.cli.help import WHAT
-from csf_tool.cli.options import DeviceOption, FigureOption, JsonOption
+from csf_tool.cli.help import SPEED, WHAT
+from csf_tool.cli.options import FigureOption, JsonOption
 from csf_tool.errors import EnvironmentFault, UsageError
 
 
@@ -35,7 +35,16 @@ def bench(
             show_default="yes",
         ),
     ] = True,
-    device: DeviceOption = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            rich_help_panel=SPEED,
+            help="auto (the first GPU), cuda or cuda:N.",
+            show_default=False,
+        ),
+    ] = "auto",
     figure: FigureOption = None,
     as_json: JsonOption = False,
 ) -> int:

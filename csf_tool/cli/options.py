@@ -37,7 +37,7 @@ DeviceOption = Annotated[
         "--device",
         metavar="DEVICE",
         rich_help_panel=SPEED,
-        help="auto (a GPU if there is one), cpu, cuda or cuda:N.",
+        help="auto (a GPU if it saves time), cpu, cuda or cuda:N.",
         show_default=False,
     ),
 ]

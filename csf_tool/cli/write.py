@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from csf_tool.choices import CompressTo, Target
-from csf_tool.cli.command import detail, guarded, note, open_argument, show
+from csf_tool.cli.command import guarded, note, open_argument, show
 from csf_tool.cli.help import WHAT
 from csf_tool.cli.options import AllShardsOption, CheckpointArgument, DestinationArgument, DeviceOption, JsonOption
 from csf_tool.cli.spread import spread
@@ -39,8 +39,7 @@ def expand(
         how.show(as_expanded(consumed), expand_document, lambda _: [], as_json)
         return 0
     with how.opened(checkpoint, destination) as w:
-        decoder = w.request.decoder(device, detail if how.dry_run else note)  # a dry run decodes nothing
-        done = run(w.source, w.destination, decoder, w.progress, w.options)
+        done = run(w.source, w.destination, w.request.decoder(device), w.progress, w.options)
         w.list_files(done)
     print_problems(done.excused)
     how.show(done, expand_document, expand_report, as_json)

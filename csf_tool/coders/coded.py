@@ -24,6 +24,8 @@ class CodedPlane:
     streams: PlaneStreams
     scales: NDArray[np.uint8]
     """`[rows, cols]` uint8."""
+    agreed: bool = False
+    """Whether the CPU has decoded the streams, and to these scales."""
 
     @property
     def plane(self) -> AnyPlane:

@@ -1,18 +1,12 @@
 """One interface over the CPU and the GPU: checked streams in, dense bytes out, on the chosen device."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
-
-import numpy as np
 
 from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.choices import CrossCheck
 from csf_tool.coders.coded import CodedPlane
-from csf_tool.devices import choose_cuda
-from csf_tool.errors import EnvironmentFault
-
-SAMPLE_EVERY = 64
-"""`--cross-check sample` compares one plane of this many with the CPU."""
+from csf_tool.devices import named_cuda
 
 
 class Decoder(Protocol):
@@ -38,45 +32,20 @@ class NumpyDecoder:
     def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
         """See `Decoder.decode`."""
         for s in streams:
-            yield CodedPlane(s, s.decode())
+            yield CodedPlane(s, s.decode(), agreed=True)
 
 
-class CrossCheckedDecoder:
-    """Compares the planes that another decoder decodes with the CPU's."""
-
-    def __init__(self, inner: Decoder, every: int) -> None:
-        self._inner = inner
-        self._every = every
-        share = "every plane" if every == 1 else f"one plane in {every}"
-        self.device = f"{inner.device}, {share} compared with the CPU"
-
-    def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
-        """See `Decoder.decode`.
-
-        Raises:
-            EnvironmentFault: the device gives other bytes than the CPU.
-        """
-        for i, decoded in enumerate(self._inner.decode(streams)):
-            if i % self._every == 0 and not np.array_equal(decoded.scales, decoded.streams.decode()):
-                raise EnvironmentFault(
-                    f"{decoded.plane.name}: {self._inner.device} gives other bytes than the CPU: do not trust this "
-                    "device or its driver; --device cpu works without it"
-                )
-            yield decoded
-
-
-def make_decoder(
-    device: str, cross_check: CrossCheck = CrossCheck.NONE, tell: Callable[[str], None] = lambda _: None
-) -> Decoder:
-    """The decoder for `--device auto|cpu|cuda[:N]`. `tell` is called with the reason where auto takes the CPU.
+def make_decoder(device: str, cross_check: CrossCheck = CrossCheck.SAMPLE) -> Decoder:
+    """The decoder for `--device auto|cpu|cuda[:N]`. `auto` is the CPU: see `csf_tool.coders.gpu_worth`.
 
     Raises:
         UsageError: there is no such device name.
         EnvironmentFault: the device was asked for by name and cannot be used here.
     """
-    cuda = choose_cuda(device, "decoding", tell)
+    cuda = named_cuda(device)
     if cuda is None:
         return NumpyDecoder()
+    from csf_tool.coders.cross_checked import SAMPLE_EVERY, CrossCheckedDecoder
     from csf_tool.coders.gpu_codec import GpuDecoder
 
     gpu = GpuDecoder(cuda)

@@ -9,7 +9,8 @@ from csf_tool.checkpoint.plane_tables import DensePlane
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec import reference
 from csf_tool.coders.coded import CodedPlane, PlaneScales
-from csf_tool.devices import choose_cuda
+from csf_tool.coders.gpu_worth import gpu_pays
+from csf_tool.devices import choose_cuda, named_cuda
 
 
 def read_scales(readers: Readers, planes: Iterable[DensePlane]) -> Iterator[PlaneScales]:
@@ -27,6 +28,9 @@ class Encoder(Protocol):
     def device(self) -> str:
         """The device's name for reports."""
 
+    def expect(self, nbytes: int, jobs: int) -> None:
+        """Prepare for so many bytes of scales, which so many jobs will encode side by side."""
+
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
         """The streams of each plane, in order. It may read ahead by a bounded number of planes."""
 
@@ -36,22 +40,53 @@ class NumpyEncoder:
 
     device = "CPU (numpy)"
 
+    def expect(self, nbytes: int, jobs: int) -> None:
+        """See `Encoder.expect`."""
+
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
         """See `Encoder.encode`."""
         for p in planes:
             yield CodedPlane(PlaneStreams(p.plane, *reference.encode(p.plane.fmt, p.scales)), p.scales)
 
 
+class AutoEncoder:
+    """Encodes on the CPU, until it is to expect so much that a GPU pays."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        """`tell` is called with the reason where a GPU would pay and cannot be used."""
+        self._tell = tell
+        self._chosen: Encoder = NumpyEncoder()
+
+    @property
+    def device(self) -> str:
+        """See `Encoder.device`."""
+        return self._chosen.device
+
+    def expect(self, nbytes: int, jobs: int) -> None:
+        """See `Encoder.expect`. A GPU that has been started stays chosen."""
+        is_open = isinstance(self._chosen, NumpyEncoder)
+        if is_open and gpu_pays(nbytes, jobs) and (cuda := choose_cuda("auto", "encoding", self._tell)):
+            self._chosen = _gpu_encoder(cuda)
+
+    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
+        """See `Encoder.encode`."""
+        return self._chosen.encode(planes)
+
+
 def make_encoder(device: str, tell: Callable[[str], None] = lambda _: None) -> Encoder:
-    """The encoder for `--device auto|cpu|cuda[:N]`. `tell` is called with the reason where auto takes the CPU.
+    """The encoder for `--device auto|cpu|cuda[:N]`; see `AutoEncoder` for `tell`.
 
     Raises:
         UsageError: there is no such device name.
         EnvironmentFault: the device was asked for by name and cannot be used here.
     """
-    cuda = choose_cuda(device, "encoding", tell)
-    if cuda is None:
-        return NumpyEncoder()
+    if device == "auto":
+        return AutoEncoder(tell)
+    cuda = named_cuda(device)
+    return _gpu_encoder(cuda) if cuda else NumpyEncoder()
+
+
+def _gpu_encoder(cuda: str) -> Encoder:
     from csf_tool.coders.gpu_codec import GpuEncoder
 
     return GpuEncoder(cuda)

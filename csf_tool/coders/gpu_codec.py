@@ -114,6 +114,9 @@ class GpuEncoder:
         self._batch_bytes = batch_bytes
         self.device = _described(self._torch_device)
 
+    def expect(self, nbytes: int, jobs: int) -> None:
+        """See `csf_tool.coders.encoder.Encoder.expect`."""
+
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
         """See `csf_tool.coders.encoder.Encoder.encode`."""
         for batch in batches(planes, lambda p: p.scales.nbytes, self._batch_bytes):

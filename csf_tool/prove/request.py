@@ -1,6 +1,5 @@
 """Requests to `verify`, of the command and of the Python function alike."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,19 +54,13 @@ class VerifyRequest:
         if saved:
             require_writable(saved, option)
 
-    def run(
-        self,
-        checkpoint: Checkpoint,
-        against: Checkpoint | None,
-        progress: Progress,
-        tell: Callable[[str], None] = lambda _: None,
-    ) -> Verified:
-        """Verify, and save the hashes if that is asked for and no check failed. `tell` is told of the device.
+    def run(self, checkpoint: Checkpoint, against: Checkpoint | None, progress: Progress) -> Verified:
+        """Verify, and save the hashes if that is asked for and no check failed.
 
         Raises:
             As `csf_tool.prove.verify.verify`.
         """
-        decoder = NumpyDecoder() if self.quick else make_decoder(self.device, self.cross_check, tell)
+        decoder = NumpyDecoder() if self.quick else make_decoder(self.device, self.cross_check)
         options = VerifyOptions(
             jobs=self.jobs or default_jobs(),
             drop_cache=should_drop_cache(checkpoint, self.drop_cache),

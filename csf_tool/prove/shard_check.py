@@ -13,6 +13,7 @@ from csf_tool.checkpoint.stored import Located, Shard
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.coded import CodedPlane
+from csf_tool.coders.cross_checked import require_same
 from csf_tool.coders.decoder import Decoder
 from csf_tool.codes import Code
 from csf_tool.disk.reader import CHUNK_BYTES
@@ -42,6 +43,8 @@ class ShardFindings(Checks):
     """The results of shards, one or all of them: checks, counts and stored hashes."""
 
     hashed_planes: int = 0
+    agreed_planes: int = 0
+    """Planes that the CPU has decoded, to the same scales as the device where that is another one."""
     uncompared: int = 0
     rebuilt_shards: int = 0
     stored_digests: dict[str, str] = field(default_factory=dict)
@@ -50,6 +53,7 @@ class ShardFindings(Checks):
         """Add the results of a further shard."""
         self.add(shard)
         self.hashed_planes += shard.hashed_planes
+        self.agreed_planes += shard.agreed_planes
         self.uncompared += shard.uncompared
         self.rebuilt_shards += shard.rebuilt_shards
         self.stored_digests |= shard.stored_digests
@@ -170,6 +174,14 @@ class ShardCheck:
             self.found.decode.fail(text, Code.UNREADABLE_STREAMS, tensor.stored_in, tensor.name)
             return
         self.found.decode.checked += 1
+        before = self.found.reports
+        self._look_at_scales(tensor, decoded)
+        is_open = self.found.reports > before or (self._rebuilt.wanted and tensor.name not in self._scope.receipts)
+        if is_open and not decoded.agreed:
+            require_same(decoded, self._scope.decoder.device)  # where they differ, it is no fault of the checkpoint
+        self.found.agreed_planes += is_open or decoded.agreed
+
+    def _look_at_scales(self, tensor: LogicalTensor, decoded: CodedPlane) -> None:
         self._stored.pass_streams(decoded.streams)
         data = decoded.scales.data.cast("B")
         zero, comparison = ZeroWatch(), self._comparison(tensor)

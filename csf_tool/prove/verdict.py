@@ -121,6 +121,11 @@ class Checks:
         """All checks in the order in which they are reported."""
         return [self.structure, self.streams, self.decode, self.stored, self.source, self.reference]
 
+    @property
+    def reports(self) -> int:
+        """Number of faults and oddities that they found."""
+        return sum(len(check.failures) + len(check.warnings) for check in self.checks)
+
     def add(self, others: "Checks") -> None:
         """Add the findings of another part of the same checks."""
         for mine, theirs in zip(self.checks, others.checks, strict=True):

@@ -109,7 +109,7 @@ class _Verification:
         vouched = self._check_stored(published, found.stored_digests)
         self._conclude_source(found)
         compared = self._conclude_reference(found)
-        self._note_planes()
+        self._note_planes(found)
         self._note_uncovered(vouched, compared)
         self.result.checked_files = sorted(self._names | vouched | compared)
         if self._options.save_hashes and self.result.ok:
@@ -190,9 +190,11 @@ class _Verification:
             return
         run_with_progress(range(tasks), work, done, jobs, self._cancel, self._progress)
 
-    def _note_planes(self) -> None:
+    def _note_planes(self, found: ShardFindings) -> None:
         self.result.streams.note = "bases, positions, padding; zero planes and weights"
         self.result.decode.note = f"on {self._decoder.device}"
+        if not isinstance(self._decoder, NumpyDecoder):
+            self.result.decode.note += f", {count(found.agreed_planes, 'plane')} compared with the CPU"
         if not self._checkpoint.planes:
             self.result.decode.skip("no CSF planes")
             if not self.result.streams.warnings:

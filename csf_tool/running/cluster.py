@@ -15,6 +15,7 @@ from csf_tool.coders.coded import CodedPlane, PlaneScales
 from csf_tool.coders.decoder import Decoder, make_decoder
 from csf_tool.coders.encoder import Encoder, make_encoder
 from csf_tool.errors import CsfToolError, EnvironmentFault, UsageError, not_installed
+from csf_tool.running.jobs import default_jobs
 from csf_tool.text import brief
 
 _RETRIES = 2
@@ -102,20 +103,28 @@ class RemoteDecoder:
         return _decoder(self.name).decode(streams)
 
 
-@dataclass(frozen=True)
+@dataclass
 class RemoteEncoder:
     """An encoder by the name of its device, made on the worker that uses it."""
 
     name: str
+    nbytes: int = 0
+    """Scales that the run will encode: a worker cannot know how many of them will be its own."""
 
     @property
     def device(self) -> str:
         """The device's name for reports, as the workers were asked for it."""
         return _device_of_workers(self.name)
 
+    def expect(self, nbytes: int, jobs: int) -> None:  # noqa: ARG002 (the workers have jobs of their own)
+        """See `csf_tool.coders.encoder.Encoder.expect`."""
+        self.nbytes = nbytes
+
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
         """See `csf_tool.coders.encoder.Encoder.encode`."""
-        return _encoder(self.name).encode(planes)
+        encoder = _encoder(self.name)
+        encoder.expect(self.nbytes, default_jobs())
+        return encoder.encode(planes)
 
 
 def _device_of_workers(name: str) -> str:

@@ -1,6 +1,5 @@
 """Running jobs together on a concurrent.futures.Executor: threads, forked workers or a cluster."""
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from csf_tool.cancel import CancelToken, Stopped
+from csf_tool.devices import cores
 from csf_tool.progress import SharedProgress
 
 T = TypeVar("T")
@@ -25,11 +25,7 @@ MAX_DEFAULT_JOBS = 4
 
 def default_jobs() -> int:
     """Number of jobs at a time unless the user says otherwise: one a core, up to a few."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):  # not every system says which of them are ours
-        cores = os.cpu_count() or 1
-    return min(cores, MAX_DEFAULT_JOBS)
+    return min(cores(), MAX_DEFAULT_JOBS)
 
 
 def run_with_progress(

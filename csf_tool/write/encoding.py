@@ -27,7 +27,7 @@ from csf_tool.disk.reader import RandomReader
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import OnBytes
 from csf_tool.write.copy import pieces
-from csf_tool.write.decoding import decode_parts
+from csf_tool.write.decoding import decode_parts, require_sound
 from csf_tool.write.kept_streams import KeptStreams
 from csf_tool.write.output import UNKNOWN_HASH, OutputShard, Renderer, Rendering
 from csf_tool.write.selection import csf_bytes
@@ -110,6 +110,12 @@ class EncodingRenderer(Renderer):
     def passes_source(self) -> bool:
         """See `csf_tool.write.output.Renderer`: a receipt states the source's hash."""
         return self.prover is not None
+
+    def expect(self, shards: Sequence[OutputShard], jobs: int) -> None:
+        """See `csf_tool.write.output.Renderer`."""
+        each = [[part for part in shard.parts if isinstance(part, DensePlane)] for shard in shards]
+        new = [planes for planes in each if planes and not (self.kept and self.kept.has(planes))]
+        self.encoder.expect(sum(plane.dense_bytes for planes in new for plane in planes), min(jobs, len(new)))
 
     def render(self, shard: OutputShard, readers: Readers) -> "_Encoding":
         """See `csf_tool.write.output.Renderer`."""
@@ -216,6 +222,7 @@ class _Encoding(Rendering):
             hasher.update(piece)
             on_bytes(len(piece))
         if hasher.hexdigest() != original.sha256:
+            require_sound(original.parts, readers, self._renderer.prover)
             problem = "the written shard does not decode to the original shard"
             raise CheckpointError(problem, Code.WRITTEN_WRONGLY, self._shard.name)
 

@@ -304,6 +304,7 @@ class _Run:
             self.written.proved_shards.append(shard.name)
 
     def _write_shards(self, todo: list[OutputShard]) -> None:
+        self._output.renderer.expect(todo, self._options.jobs)
         jobs = [
             ShardJob(
                 shard,

@@ -42,7 +42,9 @@ def count_exceptions(
     drop_cache = should_drop_cache(checkpoint, how.drop_cache)
     tasks = [_Measuring(some, encoder, kept if name in mine else None, drop_cache) for name, some in by_shard.items()]
     counts: dict[str, int] = {}
-    shared.start("encode", Amount(sum(plane.dense_bytes for plane in planes), len(tasks)))
+    nbytes = sum(plane.dense_bytes for plane in planes)
+    encoder.expect(nbytes, min(how.jobs, len(tasks)))
+    shared.start("encode", Amount(nbytes, len(tasks)))
 
     def done(task: _Measuring, found: dict[str, int]) -> None:
         counts.update(found)

@@ -58,12 +58,12 @@ class WriteRequest:
         """The path as all who work at the run know it: workers of a cluster have working folders of their own."""
         return path.absolute() if self.cluster else path
 
-    def decoder(self, device: str, tell: Callable[[str], None] = lambda _: None) -> Decoder:
-        """The decoder for a device: here, or of the cluster's workers. `tell` is told which device it is."""
-        return RemoteDecoder(device) if self.cluster else make_decoder(device, tell=tell)
+    def decoder(self, device: str) -> Decoder:
+        """The decoder for a device: here, or of the cluster's workers."""
+        return RemoteDecoder(device) if self.cluster else make_decoder(device)
 
     def encoder(self, device: str, tell: Callable[[str], None] = lambda _: None) -> Encoder:
-        """The encoder for a device: here, or of the cluster's workers. `tell` is told which device it is."""
+        """The encoder for a device: here, or of the cluster's workers. `tell` is told why it is not a GPU."""
         return RemoteEncoder(device) if self.cluster else make_encoder(device, tell)
 
     @contextmanager

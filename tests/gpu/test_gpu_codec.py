@@ -13,8 +13,9 @@ import torch
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
 from csf_tool.coders.coded import CodedPlane
-from csf_tool.coders.decoder import CrossCheckedDecoder, NumpyDecoder, make_decoder
-from csf_tool.coders.encoder import NumpyEncoder, read_scales
+from csf_tool.coders.cross_checked import CrossCheckedDecoder
+from csf_tool.coders.decoder import NumpyDecoder, make_decoder
+from csf_tool.coders.encoder import NumpyEncoder, make_encoder, read_scales
 from csf_tool.coders.gpu_codec import GpuDecoder, GpuEncoder
 from csf_tool.errors import EnvironmentFault, UsageError
 from csf_tool.progress import Silent
@@ -89,15 +90,26 @@ def test_device_names() -> None:
             make_decoder(name)
 
 
+MUCH = 1 << 50
+"""More bytes of scales than any CPU encodes while a GPU starts."""
+
+
+def told(device: str, nbytes: int = MUCH) -> list[str]:
+    """What is said where so much is encoded, on the CPU after all."""
+    said: list[str] = []
+    encoder = make_encoder(device, said.append)
+    encoder.expect(nbytes, 1)
+    assert encoder.device == "CPU (numpy)"
+    return said
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_auto_is_silent_and_cuda_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    assert isinstance(make_decoder("auto", tell=said.append), NumpyDecoder)
-    assert said == []
+    assert told("auto") == []
     monkeypatch.setattr("csf_tool.devices._GPU_FILES", (tmp_path,))  # there is one, and torch does not see it
-    assert isinstance(make_decoder("auto", tell=said.append), NumpyDecoder)
-    assert len(said) == 1
-    assert said[0].startswith("decoding on the CPU, although there is a GPU: ")
+    assert told("auto", 1000) == []
+    [said] = told("auto")
+    assert said.startswith("encoding on the CPU, although there is a GPU: ")
     with pytest.raises(EnvironmentFault, match="torch finds no GPU"):
         make_decoder("cuda")
 
@@ -107,6 +119,4 @@ def test_without_the_extra_cuda_says_how_to_install_it(tmp_path: Path, monkeypat
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(EnvironmentFault, match="pip install torch triton"):
         make_decoder("cuda")
-    said: list[str] = []
-    assert isinstance(make_decoder("auto", tell=said.append), NumpyDecoder)
-    assert "torch is not installed" in said[0]
+    assert "torch is not installed" in told("auto")[0]

@@ -42,6 +42,18 @@ with TorchLoader(torch.device(device), decode_there=True) as loader:
 import csf_tool.gpu.decode
 assert "csf_tool.gpu.decode" in sys.modules
 found["decoding there"] = sorted(heavy() - of_torch)
+from pathlib import Path
+from csf_tool.coders.gpu_codec import GpuDecoder, GpuEncoder
+from csf_tool.progress import Silent
+from csf_tool.prove.verify import verify
+from csf_tool.write.compress import CompressOptions, compress
+from csf_tool.write.expand import expand
+csf, out = map(Path, sys.argv[2:])
+decoder, encoder = GpuDecoder(device), GpuEncoder(device)
+expand(open_checkpoint(csf), out / "dense", decoder, Silent())
+verify(open_checkpoint(csf), open_checkpoint(out / "dense"), decoder, Silent())
+compress(open_checkpoint(out / "dense"), out / "csf", CompressOptions(), encoder, decoder, Silent())
+found["commands"] = sorted(heavy() - of_torch)
 print(json.dumps(found))
 """
 
@@ -52,14 +64,14 @@ def stack() -> Stack:
 
 
 @pytest.mark.slow
-def test_the_first_use_imports_no_compiler(sample: Callable[[str], Path]) -> None:
+def test_the_first_use_imports_no_compiler(sample: Callable[[str], Path], tmp_path: Path) -> None:
     folder = sample("nvfp4-csf-hf")
     code = FIRST_USE % (COMPILERS,)
     done = subprocess.run(
-        [sys.executable, "-c", code, str(folder / "model-00001-of-00003.safetensors"), str(folder)],
+        [sys.executable, "-c", code, str(folder / "model-00001-of-00003.safetensors"), str(folder), str(tmp_path)],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
-    assert json.loads(done.stdout) == {"import": [], "load_file": [], "decoding there": []}
+    assert json.loads(done.stdout) == {"import": [], "load_file": [], "decoding there": [], "commands": []}
 
 
 class _Seen(TorchDispatchMode):

@@ -8,7 +8,7 @@ import torch
 from csf_tool import decompress_csf_scales, load_stack
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.streams import Readers
-from csf_tool.coders.decoder import CrossCheckedDecoder
+from csf_tool.coders.cross_checked import CrossCheckedDecoder
 from csf_tool.coders.encoder import read_scales
 from csf_tool.coders.gpu_codec import GpuDecoder, GpuEncoder
 from csf_tool.errors import CheckpointError

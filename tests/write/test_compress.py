@@ -22,7 +22,7 @@ from csf_tool.progress import Silent
 from csf_tool.prove.verify import verify
 from csf_tool.write.compress import Compressed, CompressOptions, compress
 from csf_tool.write.expand import expand
-from csf_tool.write.run import WriteOptions
+from csf_tool.write.run import Share, WriteOptions
 from csf_tool.write.selection import Rules
 from csf_tool.write.targets import TARGETS
 from tests.building import tree
@@ -324,6 +324,43 @@ def test_streams_that_do_not_give_back_the_scales_are_not_written(sample: Sample
     ):
         compress(open_checkpoint(sample("nvfp4-dense")), tmp_path / "out", options, Wrong(), NumpyDecoder(), Silent())
     assert not list((tmp_path / "out").rglob("*.safetensors"))
+
+
+class Expecting(NumpyEncoder):
+    """An encoder that notes what it is to expect, and what it gets."""
+
+    def __init__(self) -> None:
+        self.expected: list[tuple[int, int]] = []
+        self.got = 0
+
+    def expect(self, nbytes: int, jobs: int) -> None:
+        if nbytes:
+            self.expected.append((nbytes, jobs))
+
+    def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
+        for encoded in super().encode(planes):
+            self.got += encoded.plane.dense_bytes
+            yield encoded
+
+
+def test_an_encoder_knows_what_is_left_to_do(sample: Sample, tmp_path: Path) -> None:
+    """The bytes that will be encoded and the shards at a time, on each of which it depends whether a GPU pays."""
+
+    def told(to: str, how: WriteOptions) -> list[tuple[int, int]]:
+        encoder = Expecting()
+        options = CompressOptions(CompressTo.CONTAINER)
+        compress(open_checkpoint(dense), tmp_path / to, options, encoder, NumpyDecoder(), Silent(), how)
+        assert encoder.got == sum(nbytes for nbytes, _ in encoder.expected)
+        return encoder.expected
+
+    dense = sample("nvfp4-dense")
+    planes = open_checkpoint(dense).dense_planes
+    everything, shards = sum(plane.dense_bytes for plane in planes), len({p.scale.shard.name for p in planes})
+    assert told("out", WriteOptions(jobs=64)) == [(everything, shards)]
+    assert told("out", WriteOptions(jobs=64)) == []  # it is there
+    assert told("dry", WriteOptions(jobs=2, dry_run=True)) == [(everything, 2)]
+    for part in (1, 2, 3):  # each measures all planes
+        assert told("parts", WriteOptions(jobs=1, share=Share(part, 3))) == [(everything, 1)]
 
 
 def test_streams_leave_no_file_behind(sample: Sample, tmp_path: Path) -> None:
