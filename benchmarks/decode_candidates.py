@@ -171,12 +171,12 @@ def product_with(per_sm: int, slots: int = 0) -> Callable[..., torch.Tensor]:
     """The product's routed decode with so many programs a multiprocessor, and so many choices with their own."""
 
     def decompress(*args: Any, **options: Any) -> torch.Tensor:
-        before = product._ROUTED_PROGRAMS_PER_SM, product._MOST_SLOTS
-        product._ROUTED_PROGRAMS_PER_SM, product._MOST_SLOTS = per_sm, slots
+        before = product._ROUTED_PROGRAMS_PER_SM, product.MOST_SLOTS
+        product._ROUTED_PROGRAMS_PER_SM, product.MOST_SLOTS = per_sm, slots
         try:
             return decompress_csf_scales(*args, **options)
         finally:
-            product._ROUTED_PROGRAMS_PER_SM, product._MOST_SLOTS = before
+            product._ROUTED_PROGRAMS_PER_SM, product.MOST_SLOTS = before
 
     return decompress
 

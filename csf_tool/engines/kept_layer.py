@@ -15,6 +15,7 @@ from csf_tool.codec import tiles
 from csf_tool.engines.expert_groups import ExpertGroup
 from csf_tool.engines.found_layout import forms_of, layouts_with
 from csf_tool.engines.layer_workspace import LayerWorkspace
+from csf_tool.gpu.decode import MOST_SLOTS
 from csf_tool.gpu.layouts import ScaleLayout
 from csf_tool.gpu.scales import CsfScales, decompress_csf_scales
 from csf_tool.loading.stacks import Order, load_stack
@@ -150,7 +151,8 @@ class KeptLayer:
         if self._workspace.buffer.is_cuda:
             self.decode()
             for dtype in (torch.int32, torch.int64):
-                self.decode(torch.zeros(1, dtype=dtype, device=self._workspace.buffer.device))
+                for number in (1, MOST_SLOTS + 1):
+                    self.decode(torch.zeros(number, dtype=dtype, device=self._workspace.buffer.device))
 
 
 def _fewer(chosen: torch.Tensor | None, experts: int) -> torch.Tensor | None:

@@ -17,7 +17,7 @@ from csf_tool.gpu.streams import CsfStreams
 _WARPS = 4
 _ROUTED_PROGRAMS_PER_SM = 24
 
-_MOST_SLOTS = 128
+MOST_SLOTS = 128
 """Chosen experts, at most, that have programs of their own: each program looks through those before it."""
 
 _CHOICES = 512
@@ -162,7 +162,7 @@ def _launch(
     width, size, items = divide(form, rows, cols, code_bits, 32 * _WARPS)
     chosen = expert_start if topk_ids is None else topk_ids
     number = 0 if topk_ids is None else topk_ids.numel()
-    slots = 0 < number <= _MOST_SLOTS
+    slots = 0 < number <= MOST_SLOTS
     grid: tuple[int, ...] = (experts * items,)
     if chosen is not None:
         grid = (items, number) if slots else _routed_grid(experts, items, fixed.device)
