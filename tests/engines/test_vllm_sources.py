@@ -71,7 +71,7 @@ FIELDS = {
     ),
     ("config/load.py", "LoadConfig"): "load_format download_dir ignore_patterns device model_loader_extra_config",
     ("config/parallel.py", "ParallelConfig"): (
-        "enable_eplb enable_expert_parallel data_parallel_size prefill_context_parallel_size"
+        "enable_eplb enable_expert_parallel tensor_parallel_size data_parallel_size prefill_context_parallel_size"
     ),
     ("config/model.py", "ModelConfig"): "enable_sleep_mode runner",
     ("config/offload.py", "UVAOffloadConfig"): "cpu_offload_gb",
