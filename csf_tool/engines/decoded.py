@@ -51,9 +51,9 @@ class Tally:
     def __str__(self) -> str:
         left = f" (and skipped {self.passed_over:,})" if self.passed_over else ""
         sizes = f"{size(self.stored_bytes)} to {size(self.dense_bytes)} of block scales"
-        beside = f", and read {self.brought:,} tensors of {size(self.brought_bytes)}" if self.brought else ""
-        seconds = f"in {self.seconds:.2f} s, {self.waited:.2f} s of it waited for,"
-        return f"decoded {self.planes:,} CSF planes{left}, {sizes}{beside}, {seconds}"
+        beside = f" and read {self.brought:,} tensors of {size(self.brought_bytes)}," if self.brought else ""
+        seconds = f"in {self.seconds:.2f} s (waited for: {self.waited:.2f} s)"
+        return f"decoded {self.planes:,} CSF planes{left}, {sizes},{beside} {seconds}"
 
     def add(self, batch: list[LogicalTensor], seconds: float) -> None:
         """Count a batch."""

@@ -131,7 +131,7 @@ def test_all_weights_are_brought_in_the_order_of_the_engine(tmp_path: Path, code
     assert raw(iter(found)) == want
     assert tally.planes + tally.brought == len(want)
     assert tally.dense_bytes + tally.brought_bytes == sum(map(len, want.values()))
-    assert f", and read {tally.brought} tensors of " in str(tally)
+    assert f" and read {tally.brought} tensors of " in str(tally)
 
 
 def test_a_tensor_larger_than_a_batch_stays_the_engines(tmp_path: Path) -> None:
