@@ -59,6 +59,7 @@ PARAMETERS = {
     ("transformers_utils/repo_utils.py", "file_or_path_exists"): "model config_name revision",
     ("engine/arg_utils.py", "EngineArgs.create_model_config"): "self",
     ("plugins/__init__.py", "load_general_plugins"): "",
+    ("config/vllm.py", "get_current_vllm_config_or_none"): "",
 }
 """Functions and methods that the plug-in calls or replaces, and their parameters."""
 

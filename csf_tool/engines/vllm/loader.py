@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from vllm.config import ModelConfig, get_current_vllm_config_or_none
+from vllm.config import ModelConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id
 
@@ -169,6 +169,8 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
         Ranks that share a tensor copy a part of it. Without vLLM's filter, they are given other ranks' experts, too.
         """
+        from vllm.config import get_current_vllm_config_or_none
+
         config = get_current_vllm_config_or_none()
         if config is None or not self._fills_gpu:
             return False
