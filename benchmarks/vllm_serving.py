@@ -6,7 +6,8 @@ of serving it runs in a process of its own: dense and mode 1 with the back end t
 the emulation, which takes scales as they are. Compared are tokens and log-probabilities, to the bit; measured are bytes
 on the device, seconds of loading, and tokens a second, medians of `--repeat`. With the back end that vLLM chooses, the
 model is loaded so often, and once more, before the one that serves: the first load is shown by itself, for it imports
-modules and makes kernels ready, too. Runs are repeated in a second and third round as long as the time lasts; their
+modules and makes kernels ready, too. Of the others the most memory is shown, of the process (resident, with
+mapped files) and of the device. Runs are repeated in a second and third round as long as the time lasts; their
 samples are put together.
 
 usage: PYTHONPATH=. python benchmarks/vllm_serving.py FOLDER [--layers 4] [--limit 420] [--out FILE.json] [--ways ...]
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -179,14 +181,16 @@ def brief(found: dict[str, Any]) -> str:
 def table(results: dict[str, list[dict[str, Any]]]) -> None:
     """Print the figures of each way, and how its speed relates to that of the dense way beside it."""
     speeds = {name: [samples(results[name], n) for n in BATCHES] for name in results}
-    head = f"{'bytes at rest':>15} {'first load':>11} {'later loads':>14} {'of dense':>8} {'start':>7}"
+    head = (
+        f"{'bytes at rest':>15} {'first load':>11} {'later loads':>14} {'of dense':>8} {'MiB at most':>15} {'start':>7}"
+    )
     say(f"\n{'':<20} {head}  tokens/s at batch {BATCHES} (of dense)")
     for name, found in results.items():
         if not any("speed" in one for one in found):
             continue
         rest = next(one["bytes"] for one in found if "bytes" in one)
         first = median(one["first_load"] for one in found if "first_load" in one)
-        own, dense = loads(found), loads(results.get(WAYS[name].beside, []))
+        own, dense = of(found, "later_loads"), of(results.get(WAYS[name].beside, []), "later_loads")
         later = f"{median(own):.2f} s (n={len(own)})" if own else "-"
         share = f"{median(own) / median(dense):.3f}" if own and dense else "-"
         start = median(one["start"] for one in found if "start" in one)
@@ -194,12 +198,13 @@ def table(results: dict[str, list[dict[str, Any]]]) -> None:
         for mine, theirs in zip(speeds[name], speeds.get(WAYS[name].beside, [[]] * len(BATCHES)), strict=True):
             of_dense = f"{median(mine) / median(theirs):.3f}" if mine and theirs else "-"
             cells.append(f"{median(mine):>9,.0f} ({of_dense}, n={len(mine)})" if mine else "-")
-        loading = f"{first:>9.2f} s {later:>14} {share:>8}"
+        peaks = [f"{median(of(found, kind)) / 2**20:,.0f}" for kind in ("host", "device") if of(found, kind)]
+        loading = f"{first:>9.2f} s {later:>14} {share:>8} {' + '.join(peaks) or '-':>15}"
         say(f"{name:<20} {rest:>15,} {loading} {start:>5.0f} s  " + "  ".join(cells))
 
 
-def loads(found: list[dict[str, Any]]) -> list[float]:
-    return [seconds for one in found for seconds in one.get("later_loads", [])]
+def of(found: list[dict[str, Any]], figure: str) -> list[float]:
+    return [sample for one in found for sample in one.get(figure, [])]
 
 
 def samples(found: list[dict[str, Any]], batch: int) -> list[float]:
@@ -280,7 +285,7 @@ def tell(**found: Any) -> None:
 
 
 def measure_loading(repeat: int) -> None:
-    """Have vLLM's worker tell how long loading the model took, the first time and later, and what it left in memory."""
+    """Have vLLM's worker tell how long loading the model took, the first time and later, and what memory it took."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.model_loader import get_model
@@ -294,32 +299,52 @@ def measure_loading(repeat: int) -> None:
         torch.cuda.empty_cache()
         return torch.cuda.memory_allocated()
 
-    def once(config: Any) -> float:
-        """Seconds of loading a model that is let go."""
+    def once(config: Any) -> tuple[float, int, int]:
+        """Seconds of loading a model that is let go, and the peaks of the process's and the device's memory."""
         allocated()
+        new_peaks()
         start = time.perf_counter()
         try:
             with set_current_vllm_config(config):
                 get_model(vllm_config=config)
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            return time.perf_counter() - start
+            return time.perf_counter() - start, *peaks()
         finally:  # layers by name, each of which is new the next time
             for known in ("static_forward_context", "static_all_moe_layers"):
                 getattr(config.compilation_config, known, {}).clear()
 
     def measured(load_model: Callable[..., None]) -> Callable[..., None]:
         def load(self: Any, *args: Any, **kwargs: Any) -> None:
-            seconds = [once(self.vllm_config) for _ in range(repeat + 1)] if repeat else []
+            times = [once(self.vllm_config) for _ in range(repeat + 1)] if repeat else []
             before, start = allocated(), time.perf_counter()
             load_model(self, *args, **kwargs)
-            seconds.append(time.perf_counter() - start)
-            peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-            tell(first_load=seconds[0], later_loads=seconds[1:-1], bytes=allocated() - before, peak=peak)
+            first = times[0][0] if times else time.perf_counter() - start
+            seconds, host, device = zip(*times[1:], strict=True) if times[1:] else ((), (), ())
+            tell(first_load=first, later_loads=seconds, host=host, device=device, bytes=allocated() - before)
 
         return load
 
     Worker.load_model = measured(Worker.load_model)
+
+
+def new_peaks() -> None:
+    """Have `peaks` count from here on."""
+    import torch
+
+    with suppress(OSError):  # not every container allows it
+        Path("/proc/self/clear_refs").write_text("5")
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peaks() -> tuple[int, int]:
+    """The most bytes that the process has had resident, and on the device."""
+    import torch
+
+    status = Path("/proc/self/status").read_text().splitlines()
+    host = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) * 1024
+    return host, torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
 
 
 # The child that makes the model

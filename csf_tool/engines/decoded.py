@@ -1,52 +1,70 @@
 """The weights that an engine reads from files, with every pair of streams replaced by the scale that it stands for.
 
-The engine reads stored tensors in its own way, and all that it leaves out is left out here, too. The planes are read,
-checked and decoded by `csf_tool.loading`, in a thread beside it while it copies their neighbours.
+The engine chooses what is read, and in which order: all that it leaves out is left out here, too. The planes are read,
+checked and decoded by `csf_tool.loading`, in a thread beside it while it copies their neighbours. Where these go to a
+GPU as they are, it may bring them there in the same way: an engine copies them one by one, from pageable memory.
 """
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
 from csf_tool.checkpoint.checkpoint import Checkpoint
-from csf_tool.checkpoint.logical import LogicalTensor
+from csf_tool.checkpoint.logical import LogicalTensor, logical_tensors
+from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.closing import Closing
-from csf_tool.loading.torch_loader import TorchLoader
+from csf_tool.loading.torch_loader import TorchLoader, torch_dtype
 from csf_tool.text import size
 
 BATCH_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
-"""Dense bytes of the planes that are decoded together: few for the caches of a CPU, many for the launches of a GPU."""
+"""Dense bytes that are loaded together: few for the caches of a CPU, many for the launches of a GPU."""
 
 _AHEAD = 2
-"""Batches that may wait to be taken: one that is being decoded, and one before it."""
+"""Batches that are loaded, or wait for it, while the engine takes the one before them."""
+
+_MOST_KEPT = 4
+"""Batches' bytes that an engine may have kept before stored tensors are left where they are: some put all in a list."""
 
 
 @dataclass
 class Tally:
-    """Planes that were decoded, and what it took."""
+    """Planes that were decoded, stored tensors that were brought to the device beside them, and what it took."""
 
     planes: int = 0
     stored_bytes: int = 0
     dense_bytes: int = 0
     seconds: float = 0.0
-    """Seconds that decoding took, most of them beside other work."""
+    """Seconds that loading them took, most of them beside other work."""
+    waited: float = 0.0
+    """Seconds of these that the engine waited."""
     passed_over: int = 0
     """Planes that the engine has no use for."""
+    brought: int = 0
+    brought_bytes: int = 0
 
     def __str__(self) -> str:
         left = f" (and skipped {self.passed_over:,})" if self.passed_over else ""
         sizes = f"{size(self.stored_bytes)} to {size(self.dense_bytes)} of block scales"
-        return f"decoded {self.planes:,} CSF planes{left}, {sizes}, in {self.seconds:.2f} s"
+        beside = f" and read {self.brought:,} tensors of {size(self.brought_bytes)}," if self.brought else ""
+        seconds = f"in {self.seconds:.2f} s (waited for: {self.waited:.2f} s)"
+        return f"decoded {self.planes:,} CSF planes{left}, {sizes},{beside} {seconds}"
 
     def add(self, batch: list[LogicalTensor], seconds: float) -> None:
         """Count a batch."""
-        self.planes += len(batch)
-        self.stored_bytes += sum(located.tensor.nbytes for scale in batch for located in scale.stored)
-        self.dense_bytes += sum(scale.nbytes for scale in batch)
+        for tensor in batch:
+            if isinstance(tensor.source, Plane):
+                self.planes += 1
+                self.stored_bytes += tensor.source.csf_bytes
+                self.dense_bytes += tensor.nbytes
+            else:
+                self.brought += 1
+                self.brought_bytes += tensor.nbytes
         self.seconds += seconds
 
 
@@ -57,55 +75,75 @@ def decoded_weights(
     tally: Tally,
     wanted: Callable[[str], bool] = lambda _: True,
     batch_bytes: int | None = None,
+    *,
+    bring: bool = False,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The stored tensors in their order, and in place of streams the scales, each soon after its fixed stream.
 
     Args:
         stored: names and tensors as the engine reads them from the checkpoint's shards. Streams among them are not
-            looked at.
+            looked at, and no data of those that are brought.
         checkpoint: the checkpoint that they are from.
         device: where the scales shall be; on a GPU they are decoded there.
         tally: counts what is decoded.
-        wanted: whether the engine has a use for the scale of this name.
-        batch_bytes: dense bytes of the planes that are decoded together; by the kind of the device when None.
+        wanted: whether the engine has a use for the weight of this name.
+        batch_bytes: dense bytes that are loaded together; by the kind of the device when None.
+        bring: bring stored tensors to the device, too, unless one is larger than a batch: the engine has room for it,
+            but not for it twice.
 
     Raises:
         StreamError: the streams of a plane break a rule of the format.
         CheckpointError: a shard cannot be read.
         EnvironmentFault: the system cannot read it, or it changed since its header was read.
     """
+    limit = batch_bytes or BATCH_BYTES[device.type]
     planes = {plane.fixed.tensor.name: LogicalTensor.of_plane(plane) for plane in checkpoint.planes}
     exceptions = {plane.exceptions.tensor.name for plane in checkpoint.planes}
+    others = {name: one for name, one in logical_tensors(checkpoint).items() if one.nbytes <= limit} if bring else {}
     batch: list[LogicalTensor] = []
     nbytes = 0
-    limit = batch_bytes or BATCH_BYTES[device.type]
-    with _Ahead(device, tally) as ahead:
+    with _Ahead(device, tally, _MOST_KEPT * limit) as ahead:
         for name, tensor in stored:
+            if name in exceptions:
+                continue
             if plane := planes.get(name):
                 if not wanted(plane.name):
                     tally.passed_over += 1
                     continue
                 batch.append(plane)
-                nbytes += plane.nbytes
-                if nbytes >= limit:
-                    ahead.begin(batch)
-                    batch, nbytes = [], 0
-            elif name not in exceptions:
+            elif (other := others.get(name)) and ahead.has_room and _is_as_stored(tensor, other) and wanted(name):
+                batch.append(other)
+            else:
                 yield name, tensor
-            yield from ahead.ready()
+                continue
+            nbytes += batch[-1].nbytes
+            if nbytes >= limit:
+                ahead.begin(batch)
+                batch, nbytes = [], 0
+                yield from ahead.ready()
         if batch:
             ahead.begin(batch)
         yield from ahead.rest()
 
 
-class _Ahead(Closing):
-    """Batches that are being decoded in a thread, taken in the order in which they were begun."""
+def _is_as_stored(tensor: torch.Tensor, found: LogicalTensor) -> bool:
+    """Whether the engine has a tensor in host memory as it is stored: so it can be brought to the device instead."""
+    return tensor.is_cpu and tensor.dtype == torch_dtype(found.dtype) and tensor.shape == found.shape
 
-    def __init__(self, device: torch.device, tally: Tally) -> None:
+
+class _Ahead(Closing):
+    """Batches that are being loaded in a thread, taken in the order in which they were begun."""
+
+    def __init__(self, device: torch.device, tally: Tally, most_kept: int) -> None:
+        self._device = device
         self._tally = tally
+        self._most_kept = most_kept
         self._loader = TorchLoader(device)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="csf-tool-decode")
         self._batches: deque[tuple[list[LogicalTensor], Future[list[torch.Tensor]]]] = deque()
+        self._given: list[weakref.ref[torch.Tensor]] = []
+        self.has_room = True
+        """Whether the engine lets go of what it has been given."""
 
     def close(self) -> None:
         """End the thread, and close the files."""
@@ -113,25 +151,38 @@ class _Ahead(Closing):
         self._loader.close()
 
     def begin(self, batch: list[LogicalTensor]) -> None:
-        """Have a batch decoded."""
-        self._batches.append((batch, self._pool.submit(self._load, batch)))
+        """Have a batch loaded."""
+        self._batches.append((batch, self._pool.submit(self._load, batch, _current_stream(self._device))))
 
     def ready(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The scales of batches that are done, and of those for which there is no room."""
-        while self._batches and (len(self._batches) > _AHEAD or self._batches[0][1].done()):
+        """The weights of batches that leave the thread enough to do."""
+        while len(self._batches) > _AHEAD:
             yield from self._first()
 
     def rest(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The scales of all batches that are left."""
+        """The weights of all batches that are left."""
         while self._batches:
             yield from self._first()
 
-    def _load(self, batch: list[LogicalTensor]) -> list[torch.Tensor]:
+    def _load(self, batch: list[LogicalTensor], stream: AbstractContextManager[object]) -> list[torch.Tensor]:
         begun = time.perf_counter()
-        scales = self._loader.load(batch)
+        with stream:
+            tensors = self._loader.load(batch)
         self._tally.add(batch, time.perf_counter() - begun)
-        return scales
+        return tensors
 
     def _first(self) -> Iterator[tuple[str, torch.Tensor]]:
         batch, future = self._batches.popleft()
-        yield from zip([plane.name for plane in batch], future.result(), strict=True)
+        self._given = [given for given in self._given if given() is not None]
+        kept = sum(tensor.nbytes for tensor in (given() for given in self._given) if tensor is not None)
+        self.has_room = kept <= self._most_kept
+        begun = time.perf_counter()
+        tensors = future.result()
+        self._tally.waited += time.perf_counter() - begun
+        self._given += map(weakref.ref, tensors)
+        yield from zip([one.name for one in batch], tensors, strict=True)
+
+
+def _current_stream(device: torch.device) -> AbstractContextManager[object]:
+    """The engine's stream as that of another thread, and its GPU: memory that it is done with there is used again."""
+    return torch.cuda.stream(torch.cuda.current_stream(device)) if device.type == "cuda" else nullcontext()

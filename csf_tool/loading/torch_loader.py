@@ -40,6 +40,12 @@ def torch_device(device: torch.device | str | int) -> torch.device:
     return target
 
 
+def torch_dtype(name: str) -> torch.dtype | None:
+    """torch's dtype of a name in a header; None where it has none."""
+    found: torch.dtype | None = getattr(torch, DTYPES[name].torch, None) if name in DTYPES else None
+    return found
+
+
 def empty_tensors(tensor: LogicalTensor, n: int, device: torch.device) -> torch.Tensor:
     """Room for `n` tensors like this one: `[n, *shape]`.
 
@@ -47,8 +53,7 @@ def empty_tensors(tensor: LogicalTensor, n: int, device: torch.device) -> torch.
         UsageError: torch has no such dtype, or cannot hold it in this shape.
     """
     shape = tensor.shape
-    dtype = getattr(torch, DTYPES[tensor.dtype].torch, None) if tensor.dtype in DTYPES else None
-    if dtype is None:
+    if (dtype := torch_dtype(tensor.dtype)) is None:
         raise UsageError(f"{escape(tensor.name)}: torch has no dtype for {escape(tensor.dtype)}")
     if tensor.dtype == "F4":
         if not shape or shape[-1] % 2:

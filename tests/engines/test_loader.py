@@ -63,6 +63,16 @@ def csf(tmp_path: Path) -> Path:
     return mini_hf(tmp_path / "csf")
 
 
+@pytest.fixture(params=[False, True], ids=["views", "brought"])
+def bring(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether stored tensors are brought to the device, which is the CPU here: with both, weights are the same."""
+    monkeypatch.setattr(type(loading.loader()), "_takes_all_of_each", lambda _: request.param)
+    return bool(request.param)
+
+
+both_ways = pytest.mark.usefixtures("bring")
+
+
 @pytest.fixture
 def said() -> Iterator[list[str]]:
     """What csf_tool's logger inside vLLM says; vLLM's do not hand on to the root's."""
@@ -87,6 +97,7 @@ def single(root: Path) -> Path:
     return write_hf(root, {"model.safetensors": compressed(tensors, NVFP4)}, config=recipes_config(2), index=False)
 
 
+@both_ways
 @pytest.mark.parametrize("load_format", ["auto", "hf", "safetensors"])
 @pytest.mark.parametrize(
     "make", [mini_hf, single, in_folder, mini_container, home_made], ids=lambda make: str(make.__name__)
@@ -96,6 +107,7 @@ def test_every_layout_gives_the_dense_weights(tmp_path: Path, dense: Path, make:
     assert found == loading.weights(loading.stock(load_format), dense)
 
 
+@both_ways
 @pytest.mark.parametrize("make", [mini_container, home_made], ids=lambda make: str(make.__name__))
 def test_mxfp4_by_deepseeks_names(tmp_path: Path, make: Any) -> None:
     dense = mini_dense(tmp_path / "dense", MXFP4)
@@ -113,9 +125,10 @@ def in_order(loader: Any, folder: Path) -> list[str]:
     return [name for name, _ in loader._get_weights_iterator(DefaultModelLoader.Source(str(folder), None))]
 
 
-def test_weights_come_in_the_order_of_vllm(dense: Path, csf: Path) -> None:
-    """Scales apart, which come when they are decoded."""
+def test_weights_come_in_the_order_of_vllm(dense: Path, csf: Path, bring: bool) -> None:
+    """Scales apart, which come when they are decoded, unless all others come in the same way."""
     found, want = in_order(loading.loader(), csf), in_order(loading.stock(), dense)
+    assert found == want or not bring
     assert [n for n in found if not n.endswith("weight_scale")] == [n for n in want if not n.endswith("weight_scale")]
     assert sorted(found) == sorted(want)
 
@@ -149,6 +162,7 @@ def is_askew(tensor: LogicalTensor) -> bool:
     return not isinstance(tensor.source, Plane) and tensor.source.tensor.begin % (DTYPES[tensor.dtype].bits // 8) > 0
 
 
+@both_ways
 def test_odd_tensors_are_as_safetensors_gives_them(tmp_path: Path) -> None:
     """Without elements, of no dimension, of dtypes that take turns, and begun at any byte."""
     odd = [
@@ -190,6 +204,7 @@ def test_reading_of_another_kind_is_left_as_it_is(csf: Path) -> None:
         assert mapped(weights, opened(csf)) is weights  # type: ignore[arg-type]
 
 
+@both_ways
 @pytest.mark.parametrize("strategy", ["lazy", "eager", "prefetch"])
 def test_every_way_of_reading(dense: Path, csf: Path, strategy: str) -> None:
     found = loading.weights(loading.loader(safetensors_load_strategy=strategy), csf)
@@ -225,6 +240,7 @@ def test_shards_that_the_index_does_not_list_do_not_count(dense: Path, csf: Path
     assert loading.weights(loading.loader(), csf) == want
 
 
+@both_ways
 def test_the_filter_of_experts(tmp_path: Path) -> None:
     tensors = model(NVFP4, 1, experts=4)
     dense = write_hf(tmp_path / "dense", tensors)
@@ -239,6 +255,7 @@ def test_the_filter_of_experts(tmp_path: Path) -> None:
     assert found == {name: data for name, data in want.items() if name not in scales}
 
 
+@both_ways
 def test_weights_that_a_model_says_are_unused(dense: Path, csf: Path) -> None:
     def unused(name: str) -> bool:
         """As the heads of Qwen's models have it, by names of the dense checkpoint."""
@@ -261,6 +278,7 @@ def load(model: loading.Module, folder: Path, loader: Any) -> loading.Weights:
     return model.found
 
 
+@both_ways
 def test_a_model_with_further_sources(tmp_path: Path, dense: Path, csf: Path) -> None:
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
@@ -271,6 +289,46 @@ def test_a_model_with_further_sources(tmp_path: Path, dense: Path, csf: Path) ->
     want = load(loading.Module(secondary_weights=further(dense)), dense, loading.stock())
     assert load(csf_model, csf, loading.loader()) == want
     assert len(want) == 2 * len(loading.weights(loading.stock(), dense))
+
+
+RANKS = {
+    "one rank": ({}, None, True),
+    "tensors in parts": ({"tensor_parallel_size": 2}, None, False),
+    "experts in parts": ({"data_parallel_size": 2}, None, False),
+    "others' experts as well": ({"data_parallel_size": 2, "enable_expert_parallel": True}, None, False),
+    "its own experts": ({"tensor_parallel_size": 2, "enable_expert_parallel": True}, {1, 3}, True),
+}
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("device", ["cuda:0", "cpu", "meta"])
+def test_stored_tensors_are_brought_where_a_gpu_takes_all_of_them(
+    ranks: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.config import ParallelConfig, VllmConfig, set_current_vllm_config
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    settings, experts, brought = RANKS[ranks]
+    config = VllmConfig(parallel_config=ParallelConfig())
+    for name, value in settings.items():
+        setattr(config.parallel_config, name, value)
+    found: list[bool] = []
+
+    def load(self: Any, *_: Any) -> None:
+        self.local_expert_ids = experts
+        found.append(self._takes_all_of_each())
+
+    class Model(torch.nn.Module):
+        def parameters(self, recurse: bool = True) -> Iterator[Any]:  # noqa: ARG002
+            first = "cpu" if device == "cpu" else "cuda:0"
+            return iter([SimpleNamespace(device=torch.device(each)) for each in (first, device)])
+
+    mine = loading.loader()
+    monkeypatch.setattr(DefaultModelLoader, "load_weights", load)
+    with set_current_vllm_config(config):
+        mine.load_weights(Model(), None)
+    assert found == [brought and device == "cuda:0"]
+    assert not mine._takes_all_of_each()  # the config is known while a model is built and loaded
 
 
 def test_layers_of_other_ranks_are_not_decoded(dense: Path, csf: Path, said: list[str]) -> None:
@@ -288,13 +346,15 @@ def test_layers_of_other_ranks_are_not_decoded(dense: Path, csf: Path, said: lis
     assert "decoded 3 CSF planes (and skipped 3)" in said[-1]
 
 
-def test_one_line_says_what_was_done(csf: Path, said: list[str]) -> None:
+def test_one_line_says_what_was_done(csf: Path, said: list[str], bring: bool) -> None:
     loading.weights(loading.loader(), csf)
     (line,) = said
-    assert line.startswith(f"{csf}: csf-tool decoded 6 CSF planes, 384 B to 384 B of block scales, in ")
+    beside = " and read 20 tensors of 3.07 KiB," if bring else ""
+    assert line.startswith(f"{csf}: csf-tool decoded 6 CSF planes, 384 B to 384 B of block scales,{beside} in ")
     assert line.endswith(" s that loading took")
 
 
+@both_ways
 @pytest.mark.parametrize("make", [mini_hf, mini_container], ids=lambda make: str(make.__name__))
 def test_a_broken_stream_ends_it_with_file_and_tensor(tmp_path: Path, make: Any) -> None:
     csf = make(tmp_path / "csf")
@@ -404,6 +464,7 @@ def test_a_name_on_the_hub(
     assert list((tmp_path / "downloads").rglob("*.safetensors"))
 
 
+@both_ways
 @pytest.mark.parametrize("pair", [*NVFP4_PAIRS, "mxfp4 container"])
 def test_the_parameters_of_a_real_model(pairs: Pairs, pair: str) -> None:
     from tests.engines.reference_experts import register

@@ -59,6 +59,7 @@ PARAMETERS = {
     ("transformers_utils/repo_utils.py", "file_or_path_exists"): "model config_name revision",
     ("engine/arg_utils.py", "EngineArgs.create_model_config"): "self",
     ("plugins/__init__.py", "load_general_plugins"): "",
+    ("config/vllm.py", "get_current_vllm_config_or_none"): "",
 }
 """Functions and methods that the plug-in calls or replaces, and their parameters."""
 
@@ -71,7 +72,7 @@ FIELDS = {
     ),
     ("config/load.py", "LoadConfig"): "load_format download_dir ignore_patterns device model_loader_extra_config",
     ("config/parallel.py", "ParallelConfig"): (
-        "enable_eplb enable_expert_parallel data_parallel_size prefill_context_parallel_size"
+        "enable_eplb enable_expert_parallel tensor_parallel_size data_parallel_size prefill_context_parallel_size"
     ),
     ("config/model.py", "ModelConfig"): "enable_sleep_mode runner",
     ("config/offload.py", "UVAOffloadConfig"): "cpu_offload_gb",

@@ -1,7 +1,7 @@
 """vLLM's default loader, with the block scales of CSF checkpoints decoded while they are loaded.
 
-Which files are read, downloaded or left out, and how, stays vLLM's own: this loader takes what that gives, and puts
-scales in the place of streams.
+Which files are read, downloaded or left out, and in which order, stays vLLM's own: this loader takes what that gives,
+puts scales in the place of streams, and has stored tensors on the GPU already where all of each is needed there.
 """
 
 import time
@@ -17,7 +17,7 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id
 
 from csf_tool.engines.vllm import keep_choice
-from csf_tool.engines.vllm.model import device_of, missing_on_this_rank
+from csf_tool.engines.vllm.model import device_of, is_all_on, missing_on_this_rank
 from csf_tool.engines.vllm.plugin import logger
 from csf_tool.engines.vllm.streams import formats_in
 from csf_tool.engines.vllm.versions import vllm_reads, warn_of_untested_version
@@ -39,6 +39,7 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         self._keeps, load_config = keep_choice.taken(load_config)
         super().__init__(load_config)
         self._device = torch.device("cpu")
+        self._fills_gpu = False
         self._is_missing: Callable[[str], bool] = lambda _: False
         self._prepared: tuple[tuple[Any, ...], Any] | None = None
         self._kept: KeptModel | None = None
@@ -86,6 +87,8 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
         """See `DefaultModelLoader.load_weights`."""
         self._device = device_of(model)
+        # What is on no device yet is put there when its layer is complete: vLLM keeps the tensors until then.
+        self._fills_gpu = self._device.type == "cuda" and is_all_on(model, self._device)
         self._is_missing = missing_on_this_rank(model)
         super().load_weights(model, model_config)
 
@@ -148,24 +151,39 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         if kept:
             stored = ((name, tensor) for name, tensor in stored if not kept.loads(name))
 
-        def wanted(scale: str) -> bool:
-            unused = (is_unused and is_unused(scale)) or (kept and kept.loads(scale))
-            return not unused and self._has_room_for(source.prefix + scale)
+        def wanted(name: str) -> bool:
+            unused = (is_unused and is_unused(name)) or (kept and kept.loads(name))
+            return not unused and self._has_room_for(source.prefix + name)
 
         return ((source.prefix + name, tensor) for name, tensor in self._decode(stored, checkpoint, wanted))
 
-    def _has_room_for(self, scale: str) -> bool:
-        """Whether this rank has room for a scale: its layer is here, and its expert where vLLM filters experts."""
-        if self._is_missing(scale):
+    def _has_room_for(self, name: str) -> bool:
+        """Whether this rank has room for a weight: its layer is here, and its expert where vLLM filters experts."""
+        if self._is_missing(name):
             return False
-        expert = parse_expert_id(scale) if self.local_expert_ids is not None else None
+        expert = parse_expert_id(name) if self.local_expert_ids is not None else None
         return expert is None or expert in self.local_expert_ids
+
+    def _takes_all_of_each(self) -> bool:
+        """Whether this rank copies all of every tensor that vLLM asks for to its GPU.
+
+        Ranks that share a tensor copy a part of it. Without vLLM's filter, they are given other ranks' experts, too.
+        """
+        from vllm.config import get_current_vllm_config_or_none
+
+        config = get_current_vllm_config_or_none()
+        if config is None or not self._fills_gpu:
+            return False
+        ranks = config.parallel_config
+        number = ranks.tensor_parallel_size * ranks.data_parallel_size * ranks.prefill_context_parallel_size
+        return number == 1 or self.local_expert_ids is not None
 
     def _decode(self, stored: Weights, checkpoint: "Checkpoint", wanted: Callable[[str], bool]) -> Weights:
         from csf_tool.engines.decoded import Tally, decoded_weights
 
         begun, tally = time.perf_counter(), Tally()
-        yield from decoded_weights(stored, checkpoint, self._device, tally, wanted)
+        bring = self._takes_all_of_each()
+        yield from decoded_weights(stored, checkpoint, self._device, tally, wanted, bring=bring)
         seconds = time.perf_counter() - begun
         if tally.planes or not self._kept:
             logger.info("%s: csf-tool %s of the %.2f s that loading took", checkpoint.path, tally, seconds)

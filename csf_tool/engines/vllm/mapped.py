@@ -19,7 +19,7 @@ from vllm.model_executor.model_loader import weight_utils
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.stored import Shard
-from csf_tool.dtypes import DTYPES
+from csf_tool.loading.torch_loader import torch_dtype
 
 Weights = Generator[tuple[str, torch.Tensor], None, None]
 
@@ -88,7 +88,7 @@ class MappedFile:
         if parse_stream_name(name):
             return self._nothing
         dtype, shape, begin, end = self._places[name]
-        kind = getattr(torch, DTYPES[dtype].torch, None) if dtype in DTYPES and dtype != "F4" else None
+        kind = torch_dtype(dtype) if dtype != "F4" else None
         if kind is None or begin % kind.itemsize or begin == end:
             found: torch.Tensor = self._stock().get_tensor(name)
             return found

@@ -12,6 +12,11 @@ def device_of(model: nn.Module) -> torch.device:
     return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
 
 
+def is_all_on(model: nn.Module, device: torch.device) -> bool:
+    """Whether all parameters of a model are on a device, none elsewhere or without data."""
+    return all(parameter.device == device for parameter in model.parameters())
+
+
 def missing_on_this_rank(model: nn.Module) -> Callable[[str], bool]:
     """Whether a weight of this name belongs to a layer that another rank of the pipeline has."""
     from vllm.model_executor.models import utils  # it imports the loaders, and may be half there when ours comes in
