@@ -2,7 +2,7 @@
 """Serving by vLLM on a GPU: dense, CSF decoded when loading, and CSF kept compressed, side by side.
 
 Makes a model of random weights at Qwen3.8's geometry (512 experts, hidden 2560, width 640) and compresses it. Each way
-of serving it runs in a process of its own: dense and mode 1 with the back end that vLLM chooses, dense and mode 2 with
+of serving it runs in a process of its own: dense, mode 1 and mode 2 with vLLM's own back end, dense and mode 2 with
 the emulation, which takes scales as they are. Compared are tokens and log-probabilities, to the bit; measured are bytes
 on the device, seconds of loading, and tokens a second, medians of `--repeat`. With the back end that vLLM chooses, the
 model is loaded so often, and once more, before the one that serves: the first load is shown by itself, for it imports
@@ -58,6 +58,7 @@ WAYS = {
     "mode 2, emulation": Way(True, "compressed", "emulation", "dense, emulation"),
     "dense": Way(False, "dense", None, "dense"),
     "mode 1": Way(True, "dense", None, "dense"),
+    "mode 2": Way(True, "compressed", None, "dense"),
 }
 """The most important first."""
 

@@ -87,9 +87,26 @@ def test_gate_and_up_interleaved_in_the_128x4_layout(monkeypatch: pytest.MonkeyP
     assert torch.equal(got.reshape(-1), want.reshape(-1))
 
 
-def test_the_rows_of_each_half_taking_turns_and_back() -> None:
+def test_the_128x4_layout_of_mxfp4() -> None:
+    """As the CUTLASS back end of `CompressedTensorsW4A4Mxfp4MoEMethod` does it with every expert."""
+    experts = pytest.importorskip("vllm.model_executor.layers.fused_moe.experts.cutlass_moe")
+    stack = random_stack(MXFP4, 2, 256, 12, 0.05)
+    want = [experts.swizzle_mxfp4_scales(plane, 256, 12 * 32).reshape(-1) for plane in dense(stack)]
+    assert torch.equal(decoded(stack, ScaleLayout("swizzled")).reshape(2, -1), torch.stack(want))
+
+
+@pytest.mark.parametrize("fmt", [NVFP4, MXFP4], ids=["nvfp4", "mxfp4"])
+def test_the_rows_of_each_half_taking_turns_and_back(fmt: CsfFormat) -> None:
     """gpt-oss's order to vLLM's: `w13[:, 0::2]` and `w13[:, 1::2]`, one after the other."""
-    stack = random_stack(NVFP4, 2, 64, 8, 0.05)
+    stack = random_stack(fmt, 2, 64, 8, 0.05)
     order = on_device(np.r_[0:64:2, 1:64:2])
     want = torch.cat([dense(stack)[:, 0::2], dense(stack)[:, 1::2]], 1)
     assert torch.equal(decoded(stack, ScaleLayout(row_order=order)), want)
+
+
+def test_up_and_gate_row_by_row() -> None:
+    """As `convert_weight_to_mxfp4_moe_kernel_format` begins for TRT-LLM, before it shuffles rows."""
+    stack = random_stack(MXFP4, 2, 64, 8, 0.05)
+    gate, up = dense(stack).chunk(2, 1)
+    want = torch.stack([up, gate], 2).reshape(dense(stack).shape)
+    assert torch.equal(decoded(stack, ScaleLayout(swap_halves=True, interleave=1)), want)

@@ -8,7 +8,7 @@ import torch
 
 from csf_tool import ScaleWorkspace, decompress_nvfp4_csf_scales
 from csf_tool.codec import reference
-from csf_tool.codec.formats import MXFP4, NVFP4
+from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.gpu.layouts import DenseLayout
 from csf_tool.gpu.scales import decompress_csf_scales
 from tests.gpu.stacks import DEVICE, Bytes, Stack, expected, on_device, prepared, random_stack
@@ -74,9 +74,12 @@ CHOICES: dict[str, tuple[Choices, int, set[int]]] = {
 }
 
 
+@pytest.mark.parametrize("fmt", [NVFP4, MXFP4], ids=["nvfp4", "mxfp4"])
 @pytest.mark.parametrize(("chosen", "offset", "active"), CHOICES.values(), ids=CHOICES.keys())
-def test_the_chosen_experts_are_decoded(decode: Decode, chosen: Choices, offset: int, active: set[int]) -> None:
-    check(decode, random_stack(NVFP4, 5, 16, 24, 0.02), chosen, active, offset)
+def test_the_chosen_experts_are_decoded(
+    decode: Decode, chosen: Choices, offset: int, active: set[int], fmt: CsfFormat
+) -> None:
+    check(decode, random_stack(fmt, 5, 16, 24, 0.02), chosen, active, offset)
 
 
 CROWD = [0, 31, 32, 63, 64, 70]

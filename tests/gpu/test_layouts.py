@@ -162,6 +162,8 @@ LAYOUTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "swapped, by a table": lambda _: {"swap_halves": True, "table": table()},
 }
 
+BOTH = pytest.mark.parametrize("fmt", [NVFP4, MXFP4], ids=["nvfp4", "mxfp4"])
+
 GEOMETRIES = [(NVFP4, 64, 8), (NVFP4, 192, 6), (NVFP4, 128, 40), (MXFP4, 64, 7), (MXFP4, 192, 36)]
 
 
@@ -176,10 +178,11 @@ def test_geometries(
     check(decode, random_stack(fmt, 2, rows, cols, 0.03), ScaleLayout(form, **options(rows)))
 
 
+@BOTH
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("options", [{}, {"swap_halves": True}, {"interleave": 8}], ids=str)
-def test_a_plane_of_exceptions(decode: Decode, form: DenseLayout, options: dict[str, Any]) -> None:
-    check(decode, all_exceptions(NVFP4, 2, 64, 6), ScaleLayout(form, table=table(), **options))
+def test_a_plane_of_exceptions(decode: Decode, form: DenseLayout, options: dict[str, Any], fmt: CsfFormat) -> None:
+    check(decode, all_exceptions(fmt, 2, 64, 6), ScaleLayout(form, table=table(), **options))
 
 
 @pytest.mark.parametrize("vector", [v for v in golden() if not v.rows % 64], ids=str)
@@ -192,17 +195,23 @@ def test_golden_vectors(decode: Decode, vector: Vector) -> None:
 
 
 @pytest.mark.slow
+@BOTH
 @pytest.mark.parametrize("offset", [1, 2, 4])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("options", [{}, {"swap_halves": True}], ids=str)
-def test_workspace_at_any_offset(decode: Decode, form: DenseLayout, options: dict[str, Any], offset: int) -> None:
-    check(decode, random_stack(NVFP4, 2, 64, 8, 0.03), ScaleLayout(form, **options), offset)
+def test_workspace_at_any_offset(
+    decode: Decode, form: DenseLayout, options: dict[str, Any], offset: int, fmt: CsfFormat
+) -> None:
+    check(decode, random_stack(fmt, 2, 64, 8, 0.03), ScaleLayout(form, **options), offset)
 
 
+@BOTH
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("options", [{}, {"interleave": 16}], ids=str)
-def test_skipped_experts_are_untouched(decode: Decode, form: DenseLayout, options: dict[str, Any]) -> None:
-    check(decode, random_stack(NVFP4, 5, 64, 8, 0.03), ScaleLayout(form, **options), active=[1, 4])
+def test_skipped_experts_are_untouched(
+    decode: Decode, form: DenseLayout, options: dict[str, Any], fmt: CsfFormat
+) -> None:
+    check(decode, random_stack(fmt, 5, 64, 8, 0.03), ScaleLayout(form, **options), active=[1, 4])
 
 
 def test_a_name_stands_for_the_layout_without_more() -> None:
