@@ -12,8 +12,8 @@ from rich.console import Console
 
 from csf_tool.bench.gemm import STACKS, TOKENS, GemmResult, Pair, Tile
 from csf_tool.bench.real_layer import Source
+from csf_tool.bench.results import BenchResult, CaseResult, EncodeResult, Measure
 from csf_tool.bench.rivals import torch_decode
-from csf_tool.bench.run import BenchResult, CaseResult, EncodeResult, Measure
 from csf_tool.bench.timing import Timing
 from csf_tool.bench.workloads import WORKLOADS, Workload, expert_start, make_streams
 from csf_tool.codec import reference

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from csf_tool.bench.gemm import GemmResult
-    from csf_tool.bench.run import BenchResult, CaseResult
+    from csf_tool.bench.results import BenchResult, CaseResult
 
 _ROW_INCHES = 0.142
 _TICKS = (1, 1.1, 1.2, 1.5, 2, 3, 5, 7, 10, 20, 30, 50, 70, 100, 200, 500, 1000, 2000, 5000)
