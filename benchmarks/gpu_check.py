@@ -200,25 +200,25 @@ def check_large() -> None:
         same(got, want, work.name)
 
 
-def check_graph() -> None:
+def check_graph(work: Workload) -> None:
     """A captured decode follows expert_start as it changes between replays."""
-    work = GATE
+    decompress = DECOMPRESS[work.format]
     streams = make_streams(work, DEVICE)
     scales, want = prepared(streams), torch_decode(streams)
     out = torch.empty(work.dense_bytes, dtype=torch.uint8, device=DEVICE)
     start = torch.arange(work.experts + 1, dtype=torch.int32, device=DEVICE)
-    decompress_nvfp4_csf_scales(scales, out=out, expert_start=start)  # compiles
+    decompress(scales, out=out, expert_start=start)  # compiles
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     torch.cuda.set_sync_debug_mode("error")  # a wait for the GPU raises
-    decompress_nvfp4_csf_scales(scales, out=out, expert_start=start)
+    decompress(scales, out=out, expert_start=start)
     torch.cuda.set_sync_debug_mode("default")
     allocated = torch.cuda.memory_stats()["allocation.all.allocated"] - before
     if allocated:
         raise SystemExit(f"FAILED: decoding into out allocated {allocated} times")
-    check_choices_in_graph(scales, want, out)
+    check_choices_in_graph(decompress, scales, want, out)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        decompress_nvfp4_csf_scales(scales, out=out, expert_start=start)
+        decompress(scales, out=out, expert_start=start)
     for seed in range(5):
         rows = torch.randint(0, 2, (work.experts,), generator=torch.Generator().manual_seed(seed))
         start[1:] = rows.cumsum(0).to(DEVICE)
@@ -227,19 +227,21 @@ def check_graph() -> None:
         same(out, torch.where((rows > 0).to(DEVICE)[:, None, None], want, POISON), f"graph replay {seed}")
 
 
-def check_choices_in_graph(scales: CsfScales, want: torch.Tensor, out: torch.Tensor) -> None:
+def check_choices_in_graph(
+    decompress: Callable[..., torch.Tensor], scales: CsfScales, want: torch.Tensor, out: torch.Tensor
+) -> None:
     """A captured decode follows topk_ids as they change between replays, without an allocation or a wait."""
     chosen = torch.zeros(16, 8, dtype=torch.int32, device=DEVICE)
-    decompress_nvfp4_csf_scales(scales, out=out, topk_ids=chosen)  # compiles
+    decompress(scales, out=out, topk_ids=chosen)  # compiles
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     torch.cuda.set_sync_debug_mode("error")
-    decompress_nvfp4_csf_scales(scales, out=out, topk_ids=chosen)
+    decompress(scales, out=out, topk_ids=chosen)
     torch.cuda.set_sync_debug_mode("default")
     if torch.cuda.memory_stats()["allocation.all.allocated"] != before:
         raise SystemExit("FAILED: decoding by topk_ids allocated")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        decompress_nvfp4_csf_scales(scales, out=out, topk_ids=chosen)
+        decompress(scales, out=out, topk_ids=chosen)
     for seed in range(5):
         ids = torch.randint(-5, scales.experts + 5, chosen.shape, generator=torch.Generator().manual_seed(seed))
         chosen.copy_(ids.to(DEVICE))
@@ -382,7 +384,8 @@ def check_all() -> None:
         for name, streams in adversarial(small).items():
             timed(f"{work.name}: {name}", check_streams, small, name, streams)
     timed("stack of more than 2 GiB", check_large)
-    timed("CUDA graph", check_graph)
+    for work in (GATE, WORKLOADS[4]):
+        timed(f"CUDA graph, {work.format.title}", check_graph, work)
     timed("consumers", check_consumers)
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark found: the ways to do the work, each timed, and the machine that they are of."""
+"""Results of the benchmark: the ways to do the work, each timed, and the machine that they are of."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
