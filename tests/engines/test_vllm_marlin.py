@@ -19,7 +19,6 @@ from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.engines.expert_groups import ExpertGroup, expert_groups
 from csf_tool.engines.kept_layer import SCALES, KeptLayer
 from csf_tool.engines.layer_workspace import LayerWorkspace
-from csf_tool.engines.vllm.kept_experts import backend_of, keeping_compressed
 from tests import building
 from tests.building import MXFP4, NVFP4, Codec, compressed, matrix, write_hf
 from tests.engines.test_kept_layer import DEVICE, EXPERTS, dense, raw, stem
@@ -132,6 +131,11 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
     return found
 
 
+def kept_experts() -> Any:
+    """csf_tool's module, which imports vLLM."""
+    return import_module("csf_tool.engines.vllm.kept_experts")
+
+
 def repacked(b_q_weight: torch.Tensor, *, size_k: int, size_n: int, **_: Any) -> torch.Tensor:
     return torch.zeros(size_k // 16, size_n * 2, dtype=torch.int32)
 
@@ -193,7 +197,9 @@ def kept_by(
     said: list[str] = []
     workspace = LayerWorkspace(DEVICE)
     plain, layer = made(method, config)
-    keeping = keeping_compressed(plain, KeptLayer(group, workspace), lambda _, reason: said.append(reason))
+    keeping = kept_experts().keeping_compressed(
+        plain, KeptLayer(group, workspace), lambda _, reason: said.append(reason)
+    )
     created(keeping, layer, config, dtype)
     keeping.process_weights_after_loading(layer)
     return keeping, layer, workspace, said
@@ -210,7 +216,7 @@ def test_experts_read_what_they_would_read_of_a_dense_checkpoint(
     wanted = stock.moe_kernel.scales
 
     keeping, layer, workspace, said = kept_by(method, config, dtype, group)
-    assert not said and backend_of(keeping) == "MARLIN"
+    assert not said and kept_experts().backend_of(keeping) == "MARLIN"
     for found, expected, name in zip(keeping.moe_kernel.scales, wanted, SCALES, strict=True):
         assert (found.shape, found.dtype, found.stride()) == (expected.shape, expected.dtype, expected.stride())
         assert found.data_ptr() == getattr(layer, name).data_ptr()
