@@ -137,9 +137,9 @@ def _decode_strip(
     found = ()
     for quad in gl.static_range((STEPS + 3) // 4):
         if quad * 4 + 4 <= STEPS:
-            found = found + (gl.load(first + quad * 4),)
+            found = found + (gl.load(first + quad * 4),)  # noqa: RUF005  (Gluon unpacks nothing)
         else:
-            found = found + (gl.load(first + quad * 4, mask=(quad * 4 + t < STEPS)[None, :], other=0),)
+            found = found + (gl.load(first + quad * 4, mask=(quad * 4 + t < STEPS)[None, :], other=0),)  # noqa: RUF005  (Gluon unpacks nothing)
     for quad in gl.static_range((STEPS + 3) // 4):
         even, odd = gl.inline_asm_elementwise(
             _TRANSPOSE, "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r,r,r,r,r,r,r", [found[quad], base],

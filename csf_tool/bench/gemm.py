@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-import triton
 
 from csf_tool.bench.gemm_kernels import gemm
 from csf_tool.bench.timing import ENOUGH_REPEATS, Timing, time_graph
