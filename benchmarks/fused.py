@@ -38,7 +38,7 @@ import torch
 import triton
 from fused_kernels import decode_stacks, product_after, product_and_decode, strip
 
-from csf_tool.bench.gemm import _TILES, STACKS, Tile, _few, _fits, _Layer, multiply, row_blocks
+from csf_tool.bench.gemm import _TILES, STACKS, Tile, _fits, _Layer, multiply, row_blocks
 from csf_tool.bench.timing import time_graph
 from csf_tool.bench.workloads import ACTIVE_EXPERTS, Workload, expert_start, make_streams
 from csf_tool.codec.formats import SLAB_ROWS
@@ -373,10 +373,9 @@ def check_pair(case: Case, name: str, shapes: list[Any]) -> str | None:
 
 def fastest(case: Case, which: int, name: str) -> list[Any]:
     """Launch shapes of a design, the fastest first; those that cannot be launched are left out."""
-    stack, found = case.products[which].stack.layer.stack, []
+    stack, run, found = case.products[which].stack.layer.stack, SINGLE[name], []
     for shape in shapes_of(name, stack, case.tokens):
         try:
-            run = SINGLE[name]
             us = case.time(lambda i, shape=shape: run(case.call(which, shape, i)), 4)[0]
         except Exception as error:  # more shared memory than there is, say
             print(name, shape, repr(error)[:200], flush=True)
@@ -430,13 +429,13 @@ def warm(stacks: list[Stack], only: list[str], share: int, shares: int) -> None:
             for name in ["dense", *wanted(SINGLE, only)]:
                 for shape in shapes_of(name, stack.layer.stack, tokens):
                     if _is_mine(seen, (name, which, str(shape)), share, shares):
-                        _tried(lambda n=name, w=which, s=shape: SINGLE[n](case.call(w, s)))
+                        _tried(lambda c=case, n=name, w=which, s=shape: SINGLE[n](c.call(w, s)))
         tiles = [shapes_of("dense", stack.layer.stack, tokens) for stack in stacks]
         for name in wanted(PAIRS, only):
             for i in range(max(map(len, tiles))):
                 shapes = [found[i % len(found)] for found in tiles]
                 if _is_mine(seen, (name, str(shapes)), share, shares):
-                    _tried(lambda n=name, s=shapes: PAIRS[n](case.call(0, s[0]), case.call(1, s[1])))
+                    _tried(lambda c=case, n=name, s=shapes: PAIRS[n](c.call(0, s[0]), c.call(1, s[1])))
     torch.cuda.synchronize()
 
 

@@ -1,4 +1,4 @@
-"""Triton kernels of the products from compressed scales that `fused.py` times. Their tiles give bench's product's bits."""
+"""Triton kernels of the products from compressed scales that `fused.py` times. A tile gives the bits of bench's."""
 
 import triton
 import triton.language as tl
