@@ -22,6 +22,7 @@ gets the launch shape that is fastest for it; ratios are to the fastest product 
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections import defaultdict
@@ -351,7 +352,7 @@ def poison(case: Case) -> None:
 
 def expected(case: Case, which: int, shape: Any) -> torch.Tensor:
     """The product with dense scales in a launch shape of Triton, or in any for Gluon's."""
-    tile = shape if isinstance(shape, Tile) else Tile(16, 64, 128, 4, 3)
+    tile = shape if isinstance(shape, Tile) else Tile(16, 64, 128, 4, 4)
     dense(case.call(which, tile))
     return case.products[which].out.clone()
 
@@ -508,10 +509,10 @@ def table(paths: list[Path]) -> None:
             continue
         stacks = ("both", *(stack.name for stack in STACKS))
         plain = {stack: _least(designs, stack) for stack in stacks}
-        print(f"\n{tokens} tokens, {active} active")
+        print(f"\n{f'{tokens} tokens, {active} active':35}" + "".join(f"{stack:32}" for stack in stacks))
         for name, found in designs.items():
             cells = [_cell(found.get(stack), plain[stack]) for stack in stacks]
-            print(f"  {name:33}" + "".join(f"{stack}: {cell:24}" for stack, cell in zip(stacks, cells, strict=True)))
+            print(f"  {name:33}" + "".join(f"{cell:32}" for cell in cells))
 
 
 def _least(designs: dict[str, dict[str, Any]], stack: str) -> float:
@@ -527,14 +528,13 @@ def _cell(result: Any, plain: float) -> str:
     if "error" in result:
         return "WRONG"
     us, low, high = result["us"]
-    return f"{us:.1f} {us / plain:.3f}{'*' if high - low > us / 20 else ''} {_short(result['shape'])}"
+    shape = "" if result["stack"] == "both" else _short(result["shape"])
+    return f"{us:.1f} {us / plain:.3f}{'*' if high - low > us / 20 else ''} {shape}"
 
 
 def _short(shape: str) -> str:
-    import re
-
     tiles = re.findall(r"rows=(\d+), columns=(\d+), depth=(\d+), warps=(\d+), stages=(\d+)", shape)
-    return "x".join(tiles[0]) if len(tiles) == 1 else shape if "Tile" not in shape else ""
+    return "x".join(tiles[0]) if tiles else shape
 
 
 def compile_all() -> None:
