@@ -163,10 +163,10 @@ def run_strip(call: Call) -> None:
 def run_gluon(call: Call, compressed: bool) -> None:
     import gluon_prologue
 
-    (stack, x, out), (warps, stages) = call.product, call.shape
+    (stack, x, out), (rows, warps, _) = call.product, call.shape
     layer = stack.layer
     fixed, tables = (stack.tables.fixed, stack.shared(32 * warps)) if compressed else (layer.dense, None)
-    gluon_prologue.launch(x, layer.weight, fixed, tables, out, call.routing.blocks(16), warps, stages)
+    gluon_prologue.launch(x, layer.weight, fixed, tables, out, call.routing.blocks(rows), call.shape)
 
 
 def _after(call: Call, scales: torch.Tensor, **options: bool) -> None:
@@ -265,7 +265,8 @@ def shapes_of(name: str, stack: Workload, tokens: int) -> list[Any]:
     if in_gluon(name):
         import gluon_prologue
 
-        return [(warps, stages) for warps, stages in gluon_prologue.SHAPES if not stack.rows % (32 * warps)]
+        fitting = (shape for shape in gluon_prologue.SHAPES if not stack.rows % (32 * shape[1]))
+        return [shape for shape in fitting if shape[0] <= max(16, tokens)]
     return [tile for tile in _TILES if tile.rows <= max(16, tokens) and _fits(tile, stack)]
 
 

@@ -14,6 +14,7 @@ shared memory (3.7's can). The assembly must know where `scales` lies (`scales_a
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,25 +60,26 @@ _SCATTER = gl.constexpr("""{
 }""")
 
 
-SHAPES = ((1, 8), (2, 4), (2, 8), (4, 4))
-"""Warps and stages."""
+SHAPES = ((16, 1, 8), (16, 2, 4), (16, 2, 8), (16, 4, 4), (32, 2, 4), (32, 4, 4), (64, 2, 4), (64, 4, 4))
+"""Rows, warps and stages."""
 
 
 @gluon.jit
 def _start_copies(
     x, weight, dense, tokens, codes, ring, row, end, line, step,
-    STEPS: gl.constexpr, K: gl.constexpr, BN: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    STEPS: gl.constexpr, K: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Step `step` of the loop on its way to its stage, as one group of copies; an empty group past the end."""
     wide: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [WARPS, 1], [1, 0])
     words: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [WARPS, 1], [1, 0])
     eight: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [WARPS, 1], [1, 0])
+    BN: gl.constexpr = 32 * WARPS
     if step < STEPS:
         stage = step % STAGES
         byte = gl.arange(0, 64, gl.SliceLayout(0, wide))
         n = gl.arange(0, BN, gl.SliceLayout(1, wide))
         copy_async(codes.index(stage), weight + (line + n)[:, None] * (K // 2) + (step * 64 + byte)[None, :])
-        m = row + gl.arange(0, 16, gl.SliceLayout(1, words))
+        m = row + gl.arange(0, ROWS, gl.SliceLayout(1, words))
         pair = gl.arange(0, 64, gl.SliceLayout(0, words))
         source = x.to(gl.pointer_type(gl.int32), bitcast=True)
         source += m.to(gl.int64)[:, None] * (K // 2) + (step * 64 + pair)[None, :]
@@ -90,14 +92,12 @@ def _start_copies(
 
 
 @gluon.jit
-def _multiply_step(total, tokens, codes, e4m3, stage, BN: gl.constexpr, WARPS: gl.constexpr):
-    """The sum with one step more: 64 bytes of codes of each column, and their scales, uint8 [8, columns]."""
+def _multiply_step(totals, tokens, codes, e4m3, stage, WARPS: gl.constexpr):
+    """The sums of 16 rows each with one step more: 64 bytes of codes a column, and their scales, uint8 [8, columns]."""
+    BN: gl.constexpr = 32 * WARPS
     mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [1, WARPS], [16, 8])
     a_layout: gl.constexpr = gl.DotOperandLayout(0, mma, 8)
     b_layout: gl.constexpr = gl.DotOperandLayout(1, mma, 8)
-    even_tokens, odd_tokens = gl.inline_asm_elementwise(
-        _PAIRS, "=r,=r,r,r", [tokens.index(stage).load(a_layout)], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
-    )
     factor = (e4m3.to(gl.float8e4nv, bitcast=True).to(gl.float32) * _FACTOR).to(gl.bfloat16)
     factor = gl.expand_dims(factor, 1).broadcast_to([8, 8, BN]).reshape([64, BN])
     even, odd = gl.inline_asm_elementwise(
@@ -105,7 +105,14 @@ def _multiply_step(total, tokens, codes, e4m3, stage, BN: gl.constexpr, WARPS: g
         [codes.index(stage).permute((1, 0)).load(b_layout), gl.convert_layout(factor, b_layout, assert_trivial=True)],
         (gl.bfloat16, gl.bfloat16), is_pure=True, pack=4,
     )  # fmt: skip
-    return mma_v2(odd_tokens, odd, mma_v2(even_tokens, even, total))
+    result = ()
+    for i in gl.static_range(len(totals)):
+        pairs = tokens.index(stage).slice(16 * i, 16).load(a_layout)
+        even_tokens, odd_tokens = gl.inline_asm_elementwise(
+            _PAIRS, "=r,=r,r,r", [pairs], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
+        )
+        result = result + (mma_v2(odd_tokens, odd, mma_v2(even_tokens, even, totals[i])),)  # noqa: RUF005
+    return result
 
 
 @gluon.jit
@@ -170,9 +177,9 @@ def _scatter(words, mask, PLACE: gl.constexpr):
 @gluon.jit(do_not_specialize=["quads"])
 def prologue(
     x, weight, fixed, rest, rest_starts, out, blocks, quads,
-    N: gl.constexpr, K: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, PLACE: gl.constexpr,
+    N: gl.constexpr, K: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, PLACE: gl.constexpr,
 ):  # fmt: skip
-    """A block of at most 16 rows (axis 1) by 32 columns a warp (axis 0). PLACE: where `scales` lies; STAGES: 4 or 8.
+    """A block of at most ROWS rows (axis 1) by 32 columns a warp (axis 0). PLACE: where `scales` lies; STAGES: 4 or 8.
 
     quads is K // 512; as a constant, 1 of it makes Triton 3.6's compiler fail.
     """
@@ -192,18 +199,20 @@ def prologue(
     strip = gl.program_id(0)
     line = expert.to(gl.int64) * N + strip * BN
     codes = gl.allocate_shared_memory(gl.uint8, [STAGES, BN, 64], gl.SwizzledSharedLayout(32, 2, 2, [1, 0]))
-    tokens = gl.allocate_shared_memory(gl.int32, [STAGES, 16, 64], gl.SwizzledSharedLayout(4, 1, 8, [1, 0]))
+    tokens = gl.allocate_shared_memory(gl.int32, [STAGES, ROWS, 64], gl.SwizzledSharedLayout(4, 1, 8, [1, 0]))
     if rest is None:
         ring = gl.allocate_shared_memory(gl.uint8, [STAGES, BN, 8], gl.SwizzledSharedLayout(8, 1, 1, [1, 0]))
     else:
         ring: gl.constexpr = None
         scales = gl.allocate_shared_memory(gl.uint32, [QUADS, BN, 8], gl.SwizzledSharedLayout(4, 4, 2, [1, 0]))
     for early in gl.static_range(STAGES - 1):
-        _start_copies(x, weight, fixed, tokens, codes, ring, row, end, line, early, STEPS, K, BN, WARPS, STAGES)
+        _start_copies(x, weight, fixed, tokens, codes, ring, row, end, line, early, STEPS, K, ROWS, WARPS, STAGES)
     if rest is not None:
         _decode_strip(scales, fixed, rest, rest_starts, expert, strip, N, K, BN, WARPS, PLACE)
 
-    total = gl.zeros([16, BN], gl.float32, mma)
+    totals = ()
+    for _ in gl.static_range(ROWS // 16):
+        totals = totals + (gl.zeros([16, BN], gl.float32, mma),)  # noqa: RUF005
     for quad in range(quads):
         if rest is not None:
             words = scales.index(quad).permute((1, 0)).load(by_scale)
@@ -211,12 +220,12 @@ def prologue(
             step = quad * 4 + i
             async_copy.wait_group(STAGES - 2)
             ahead = step + STAGES - 1
-            _start_copies(x, weight, fixed, tokens, codes, ring, row, end, line, ahead, STEPS, K, BN, WARPS, STAGES)
+            _start_copies(x, weight, fixed, tokens, codes, ring, row, end, line, ahead, STEPS, K, ROWS, WARPS, STAGES)
             if rest is None:
                 e4m3 = ring.index(step % STAGES).permute((1, 0)).load(by_scale)
             else:
                 e4m3 = ((words >> (8 * i)) & 255).to(gl.uint8)
-            total = _multiply_step(total, tokens, codes, e4m3, step % STAGES, BN, WARPS)
+            totals = _multiply_step(totals, tokens, codes, e4m3, step % STAGES, WARPS)
     if STEPS % 4:
         if rest is not None:
             words = scales.index(QUADS - 1).permute((1, 0)).load(by_scale)
@@ -227,20 +236,21 @@ def prologue(
                 e4m3 = ring.index(stage).permute((1, 0)).load(by_scale)
             else:
                 e4m3 = ((words >> (8 * i)) & 255).to(gl.uint8)
-            total = _multiply_step(total, tokens, codes, e4m3, stage, BN, WARPS)
-    row_out = row + gl.arange(0, 16, gl.SliceLayout(1, mma))
-    col_out = strip * BN + gl.arange(0, BN, gl.SliceLayout(0, mma))
-    gl.store(
-        out + row_out.to(gl.int64)[:, None] * N + col_out[None, :],
-        (total * _REST).to(gl.bfloat16),
-        mask=(row_out < end)[:, None],
-    )
+            totals = _multiply_step(totals, tokens, codes, e4m3, stage, WARPS)
+    for part in gl.static_range(ROWS // 16):
+        row_out = row + part * 16 + gl.arange(0, 16, gl.SliceLayout(1, mma))
+        col_out = strip * BN + gl.arange(0, BN, gl.SliceLayout(0, mma))
+        gl.store(
+            out + row_out.to(gl.int64)[:, None] * N + col_out[None, :],
+            (totals[part] * _REST).to(gl.bfloat16),
+            mask=(row_out < end)[:, None],
+        )
 
 
-def scales_at(columns: int, depth: int, stages: int) -> int:
+def scales_at(columns: int, depth: int, rows: int, stages: int) -> int:
     """Where `scales` lies in a program's shared memory: Triton puts larger buffers first."""
     quads = (depth // 128 + 3) // 4
-    return sum(size for size in (stages * columns * 64, stages * 16 * 256) if size >= quads * columns * 32)
+    return sum(size for size in (stages * columns * 64, stages * rows * 256) if size > quads * columns * 32)
 
 
 def tables(streams: Any, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -261,35 +271,38 @@ def tables(streams: Any, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def launch(
     x: torch.Tensor, weight: torch.Tensor, fixed: torch.Tensor, exceptions: tuple[torch.Tensor, torch.Tensor] | None,
-    out: torch.Tensor, blocks: torch.Tensor, warps: int, stages: int,
+    out: torch.Tensor, blocks: torch.Tensor, shape: tuple[int, int, int],
 ) -> None:  # fmt: skip
     """The product from the fixed stream and `tables` for 32 columns a warp; without those, `fixed` is dense scales."""
-    _, columns, half = weight.shape
+    (_, columns, half), (rows, warps, stages) = weight.shape, shape
     prologue[(columns // (32 * warps), len(blocks))](
         x, weight, fixed.view(torch.uint8), *(exceptions or (None, None)), out, blocks, half // 256,
-        N=columns, K=2 * half, WARPS=warps, STAGES=stages,
-        PLACE=scales_at(32 * warps, 2 * half, stages) if exceptions else 0, num_warps=warps,
+        N=columns, K=2 * half, ROWS=rows, WARPS=warps, STAGES=stages,
+        PLACE=scales_at(32 * warps, 2 * half, rows, stages) if exceptions else 0, num_warps=warps,
     )  # fmt: skip
 
 
 def compile_all() -> None:
-    from offline import resources
+    """Registers and spills, and whether `scales_at` is right."""
+    from offline import compiled, describe
 
-    types = {
-        "x": "*bf16", "weight": "*u8", "fixed": "*u8", "rest": "*i32", "rest_starts": "*i32", "out": "*bf16",
-        "blocks": "*i32", "quads": "i32",
-    }  # fmt: skip
+    plain = {"x": "*bf16", "weight": "*u8", "fixed": "*u8", "out": "*bf16", "blocks": "*i32", "quads": "i32"}
     for stack in STACKS:
-        for warps, stages in SHAPES:
-            for name in ("compressed", "dense"):
-                depth = stack.cols * 16
-                place = scales_at(32 * warps, depth, stages)
-                own = {"N": stack.rows, "K": depth, "WARPS": warps, "STAGES": stages, "PLACE": place}
-                given = types
-                if name == "dense":
-                    given = {k: v for k, v in types.items() if not k.startswith("rest")}
-                    own |= {"rest": None, "rest_starts": None}
-                print(stack.name, name, warps, stages, resources(prologue, given, own, num_warps=warps))
+        for rows, warps, stages in SHAPES:
+            depth = stack.cols * 16
+            place = scales_at(32 * warps, depth, rows, stages)
+            own = {"N": stack.rows, "K": depth, "ROWS": rows, "WARPS": warps, "STAGES": stages, "PLACE": place}
+            made = compiled(prologue, plain | {"rest": "*i32", "rest_starts": "*i32"}, own, num_warps=warps)
+            found = _first_wide_store(made.asm["llir"])
+            print(stack.name, rows, warps, stages, "right" if found == place else f"WRONG: at {found}", describe(made))
+            print(stack.name, rows, warps, stages, "dense", describe(compiled(prologue, plain, own, num_warps=warps)))
+
+
+def _first_wide_store(llir: str) -> int:
+    """The place in shared memory that decoded scales are stored to first: in 16 bytes, as nothing else is."""
+    base = r"(%\d+) = getelementptr [^%]*getelementptr \(i8, ptr addrspace\(3\) @global_smem, i32 (\d+)\)"
+    store = re.search(r"store <4 x i32> %\d+, ptr addrspace\(3\) (%\d+)", llir)
+    return int(dict(re.findall(base, llir))[store[1]]) if store else -1
 
 
 def main() -> None:
