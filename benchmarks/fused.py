@@ -17,7 +17,8 @@ gets the launch shape that is fastest for it; ratios are to the fastest product 
   the L2 while what is before them ends.
 - *down decoded beside*: gate and up's product has programs more that decode down's scales.
 - *strip*: each program decodes its strip of scales to a scratch of its own, which stays in the L2.
-- *prologue*: into shared memory, in Gluon.
+- *prologue*: into shared memory, in Gluon. *Prologue, overlapping*: down decodes its scales, which depend on no token,
+  while gate and up ends.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,13 +161,19 @@ def run_strip(call: Call) -> None:
         )  # fmt: skip
 
 
-def run_gluon(call: Call, compressed: bool) -> None:
+def run_gluon(call: Call, compressed: bool, *, after: bool = False, **options: bool) -> None:
     import gluon_prologue
 
     (stack, x, out), (rows, warps, _) = call.product, call.shape
     layer = stack.layer
     fixed, tables = (stack.tables.fixed, stack.shared(32 * warps)) if compressed else (layer.dense, None)
-    gluon_prologue.launch(x, layer.weight, fixed, tables, out, call.routing.blocks(rows), call.shape)
+    blocks = call.routing.blocks(rows)
+    gluon_prologue.launch(x, layer.weight, fixed, tables, out, blocks, call.shape, after=after, **options)
+
+
+def gluon_overlapping(first: Call, second: Call, compressed: bool) -> None:
+    run_gluon(first, compressed, after=True)
+    run_gluon(second, compressed, after=True, **DEPENDENT)
 
 
 def _after(call: Call, scales: torch.Tensor, **options: bool) -> None:
@@ -249,12 +256,20 @@ PAIRS: dict[str, Pair] = {
     "both decoded first": both_decoded_first,
     "both decoded first, overlapping": both_decoded_first_overlapping,
     "down decoded beside": down_decoded_beside,
+    "dense in Gluon, overlapping": lambda first, second: gluon_overlapping(first, second, compressed=False),
+    "prologue, overlapping": lambda first, second: gluon_overlapping(first, second, compressed=True),
 }
 """Designs of both products of a layer."""
 
 
 def in_gluon(name: str) -> bool:
-    return name in ("dense in Gluon", "prologue")
+    return alone(name) in ("dense in Gluon", "prologue")
+
+
+def alone(name: str) -> str:
+    """The design of one product whose launch shapes a design takes."""
+    single = name.removesuffix(", overlapping")
+    return single if single in ("dense in Gluon", "prologue", "strip") else "dense"
 
 
 def wanted(names: Iterable[str], only: list[str]) -> list[str]:
@@ -296,6 +311,7 @@ class Case:
     routings: list[Routing]
     tokens: int
     active: int
+    ranked: dict[tuple[str, int], list[Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, stacks: list[Stack], tokens: int, active: int, dtype: torch.dtype = torch.bfloat16) -> "Case":
@@ -370,11 +386,15 @@ def check_pair(case: Case, name: str, shapes: list[Any]) -> str | None:
     poison(case)
     run = PAIRS[name]
     outs = [product.out for product in case.products]
-    return fault_of(lambda: run(*(case.call(which, shape) for which, shape in enumerate(shapes))), outs, wants, True)
+    return fault_of(
+        lambda: run(*(case.call(which, shape) for which, shape in enumerate(shapes))), outs, wants, not in_gluon(name)
+    )
 
 
 def fastest(case: Case, which: int, name: str) -> list[Any]:
     """Launch shapes of a design, the fastest first; those that cannot be launched are left out."""
+    if (name, which) in case.ranked:
+        return case.ranked[name, which]
     stack, run, found = case.products[which].stack.layer.stack, SINGLE[name], []
     for shape in shapes_of(name, stack, case.tokens):
         try:
@@ -383,16 +403,16 @@ def fastest(case: Case, which: int, name: str) -> list[Any]:
             print(name, shape, repr(error)[:200], flush=True)
             continue
         found.append((us, len(found), shape))
-    return [shape for _, _, shape in sorted(found)]
+    case.ranked[name, which] = [shape for _, _, shape in sorted(found)]
+    return case.ranked[name, which]
 
 
 def time_case(case: Case, only: list[str], note: Callable[..., None], repeats: int) -> None:
     """Each design on each stack in its best launch shape, and on both one after the other."""
-    tiles = [fastest(case, which, "dense")[0] for which in (0, 1)]
     for name in wanted(SINGLE, only):
         shapes: list[Any] = []
         for which in (0, 1):
-            best = [tiles[which]] if name in ("dense", "decoded first") else fastest(case, which, name)
+            best = fastest(case, which, alone(name))
             fault = check_single(case, which, name, best[0]) if best else "no launch shape works"
             stack, base = case.products[which].stack.name, {"tokens": case.tokens, "active": case.active, "name": name}
             if fault:
@@ -405,10 +425,13 @@ def time_case(case: Case, only: list[str], note: Callable[..., None], repeats: i
             run = SINGLE[name]
             time_pair(case, name, lambda a, b, r=run: (r(a), r(b)), shapes, note, repeats)
     for name in wanted(PAIRS, only):
-        if fault := check_pair(case, name, tiles):
-            note(tokens=case.tokens, active=case.active, name=name, stack="both", error=fault, shape=str(tiles))
+        best = [fastest(case, which, alone(name)) for which in (0, 1)]
+        shapes = [each[0] for each in best if each]
+        fault = check_pair(case, name, shapes) if len(shapes) == 2 else "no launch shape works"
+        if fault:
+            note(tokens=case.tokens, active=case.active, name=name, stack="both", error=fault, shape=str(shapes))
         else:
-            time_pair(case, name, PAIRS[name], tiles, note, repeats)
+            time_pair(case, name, PAIRS[name], shapes, note, repeats)
 
 
 def time_pair(
@@ -432,10 +455,10 @@ def warm(stacks: list[Stack], only: list[str], share: int, shares: int) -> None:
                 for shape in shapes_of(name, stack.layer.stack, tokens):
                     if _is_mine(seen, (name, which, str(shape)), share, shares):
                         _tried(lambda c=case, n=name, w=which, s=shape: SINGLE[n](c.call(w, s)))
-        tiles = [shapes_of("dense", stack.layer.stack, tokens) for stack in stacks]
         for name in wanted(PAIRS, only):
-            for i in range(max(map(len, tiles))):
-                shapes = [found[i % len(found)] for found in tiles]
+            both = [shapes_of(alone(name), stack.layer.stack, tokens) for stack in stacks]
+            for i in range(max(map(len, both))):
+                shapes = [found[i % len(found)] for found in both]
                 if _is_mine(seen, (name, str(shapes)), share, shares):
                     _tried(lambda c=case, n=name, s=shapes: PAIRS[n](c.call(0, s[0]), c.call(1, s[1])))
     torch.cuda.synchronize()
@@ -458,8 +481,8 @@ SMALL: tuple[tuple[int, int], ...] = ((18, 6), (2, 2))
 """Tokens and active experts that are checked without a GPU."""
 
 
-def check(note: Callable[..., None], which: Iterable[tuple[int, int]] = SMALL) -> None:
-    """Every design on a small layer, whose exceptions are many: what it gives alone."""
+def check(note: Callable[..., None], which: Iterable[tuple[int, int]] = SMALL, only: list[str] | None = None) -> None:
+    """Designs on a small layer, whose exceptions are many: what they give alone."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float16
     sizes = ((128, 32), (256, 40)) if device.type == "cuda" else ((64, 16), (128, 8))
@@ -470,15 +493,15 @@ def check(note: Callable[..., None], which: Iterable[tuple[int, int]] = SMALL) -
     for tokens, active in which:
         case = Case.of(stacks, tokens, active, dtype)
         base = {"tokens": tokens, "active": active}
-        for name in wanted(SINGLE, []):
+        for name in wanted(SINGLE, only or []):
             for number, stack in enumerate(stacks):
                 for shape in shapes_of(name, stack.layer.stack, tokens)[:: 1 if in_gluon(name) else 5]:
                     fault = check_single(case, number, name, shape)
                     note(**base, name=name, stack=stack.name, **({"error": fault} if fault else {"values": "right"}))
-        tiles = [shapes_of("dense", stack.layer.stack, tokens) for stack in stacks]
-        for name in wanted(PAIRS, []):
+        for name in wanted(PAIRS, only or []):
+            both = [shapes_of(alone(name), stack.layer.stack, tokens) for stack in stacks]
             for at in (0, -1):
-                fault = check_pair(case, name, [found[at] for found in tiles])
+                fault = check_pair(case, name, [found[at] for found in both])
                 note(**base, name=name, **({"error": fault} if fault else {"values": "right"}))
 
 
@@ -602,7 +625,7 @@ def main() -> None:
         return table(options.table)
     note = Note(options.json)
     if options.check:
-        check(note)
+        check(note, ((*SMALL, (70, 2)) if torch.cuda.is_available() else SMALL), options.only)
         sys.exit(1 if note.wrong else 0)
     begun, device = time.monotonic(), torch.device("cuda")
     stacks = [Stack(stack, device) for stack in STACKS]

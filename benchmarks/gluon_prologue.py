@@ -65,30 +65,44 @@ SHAPES = ((16, 1, 8), (16, 2, 4), (16, 2, 8), (16, 4, 4), (32, 2, 4), (32, 4, 4)
 
 
 @gluon.jit
-def _start_copies(
-    x, weight, dense, tokens, codes, ring, row, end, line, step,
+def _copy_weights(
+    weight, dense, codes, ring, line, step,
+    STEPS: gl.constexpr, K: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Weights of step `step` of the loop on their way to its stage, and dense scales where there is a ring for them."""
+    wide: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [WARPS, 1], [1, 0])
+    eight: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [WARPS, 1], [1, 0])
+    if step < STEPS:
+        byte = gl.arange(0, 64, gl.SliceLayout(0, wide))
+        n = gl.arange(0, 32 * WARPS, gl.SliceLayout(1, wide))
+        source = weight + (line + n)[:, None] * (K // 2) + (step * 64 + byte)[None, :]
+        copy_async(codes.index(step % STAGES), source)
+        if ring is not None:
+            n8 = gl.arange(0, 32 * WARPS, gl.SliceLayout(1, eight))
+            j = gl.arange(0, 8, gl.SliceLayout(0, eight))
+            copy_async(ring.index(step % STAGES), dense + (line + n8)[:, None] * (K // 16) + (step * 8 + j)[None, :])
+
+
+@gluon.jit
+def _copy_tokens(
+    x, tokens, row, end, step,
     STEPS: gl.constexpr, K: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Step `step` of the loop on its way to its stage, as one group of copies; an empty group past the end."""
-    wide: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [WARPS, 1], [1, 0])
+    """Tokens of step `step` on their way; with all copies since the last, they are a group, empty past the end."""
     words: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [WARPS, 1], [1, 0])
-    eight: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [WARPS, 1], [1, 0])
-    BN: gl.constexpr = 32 * WARPS
     if step < STEPS:
-        stage = step % STAGES
-        byte = gl.arange(0, 64, gl.SliceLayout(0, wide))
-        n = gl.arange(0, BN, gl.SliceLayout(1, wide))
-        copy_async(codes.index(stage), weight + (line + n)[:, None] * (K // 2) + (step * 64 + byte)[None, :])
         m = row + gl.arange(0, ROWS, gl.SliceLayout(1, words))
         pair = gl.arange(0, 64, gl.SliceLayout(0, words))
         source = x.to(gl.pointer_type(gl.int32), bitcast=True)
         source += m.to(gl.int64)[:, None] * (K // 2) + (step * 64 + pair)[None, :]
-        copy_async(tokens.index(stage), source, mask=(m < end)[:, None])
-        if ring is not None:
-            n8 = gl.arange(0, BN, gl.SliceLayout(1, eight))
-            j = gl.arange(0, 8, gl.SliceLayout(0, eight))
-            copy_async(ring.index(stage), dense + (line + n8)[:, None] * (K // 16) + (step * 8 + j)[None, :])
+        copy_async(tokens.index(step % STAGES), source, mask=(m < end)[:, None])
     async_copy.commit_group()
+
+
+@gluon.jit
+def _depend(value, ASM: gl.constexpr):
+    """The same value, after an instruction about the kernels before or after this one."""
+    return gl.inline_asm_elementwise(ASM + " mov.b32 $0, $1;", "=r,r", [value], gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -177,10 +191,12 @@ def _scatter(words, mask, PLACE: gl.constexpr):
 @gluon.jit(do_not_specialize=["quads"])
 def prologue(
     x, weight, fixed, rest, rest_starts, out, blocks, quads,
-    N: gl.constexpr, K: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, PLACE: gl.constexpr,
+    N: gl.constexpr, K: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    PLACE: gl.constexpr, AFTER: gl.constexpr,
 ):  # fmt: skip
     """A block of at most ROWS rows (axis 1) by 32 columns a warp (axis 0). PLACE: where `scales` lies; STAGES: 4 or 8.
 
+    AFTER: other kernels overlap with this one; only the tokens wait for those before.
     quads is K // 512; as a constant, 1 of it makes Triton 3.6's compiler fail.
     """
     BN: gl.constexpr = 32 * WARPS
@@ -197,6 +213,8 @@ def prologue(
     own = blocks + gl.program_id(1) * 3
     expert, row, end = gl.load(own), gl.load(own + 1), gl.load(own + 2)
     strip = gl.program_id(0)
+    if AFTER:
+        strip = _depend(strip, "griddepcontrol.launch_dependents;")
     line = expert.to(gl.int64) * N + strip * BN
     codes = gl.allocate_shared_memory(gl.uint8, [STAGES, BN, 64], gl.SwizzledSharedLayout(32, 2, 2, [1, 0]))
     tokens = gl.allocate_shared_memory(gl.int32, [STAGES, ROWS, 64], gl.SwizzledSharedLayout(4, 1, 8, [1, 0]))
@@ -206,9 +224,15 @@ def prologue(
         ring: gl.constexpr = None
         scales = gl.allocate_shared_memory(gl.uint32, [QUADS, BN, 8], gl.SwizzledSharedLayout(4, 4, 2, [1, 0]))
     for early in gl.static_range(STAGES - 1):
-        _start_copies(x, weight, fixed, tokens, codes, ring, row, end, line, early, STEPS, K, ROWS, WARPS, STAGES)
+        _copy_weights(weight, fixed, codes, ring, line, early, STEPS, K, WARPS, STAGES)
+        if not AFTER:
+            _copy_tokens(x, tokens, row, end, early, STEPS, K, ROWS, WARPS, STAGES)
     if rest is not None:
         _decode_strip(scales, fixed, rest, rest_starts, expert, strip, N, K, BN, WARPS, PLACE)
+    if AFTER:
+        row = _depend(row, "griddepcontrol.wait;")
+        for early in gl.static_range(STAGES - 1):
+            _copy_tokens(x, tokens, row, end, early, STEPS, K, ROWS, WARPS, STAGES)
 
     totals = ()
     for _ in gl.static_range(ROWS // 16):
@@ -220,7 +244,8 @@ def prologue(
             step = quad * 4 + i
             async_copy.wait_group(STAGES - 2)
             ahead = step + STAGES - 1
-            _start_copies(x, weight, fixed, tokens, codes, ring, row, end, line, ahead, STEPS, K, ROWS, WARPS, STAGES)
+            _copy_weights(weight, fixed, codes, ring, line, ahead, STEPS, K, WARPS, STAGES)
+            _copy_tokens(x, tokens, row, end, ahead, STEPS, K, ROWS, WARPS, STAGES)
             if rest is None:
                 e4m3 = ring.index(step % STAGES).permute((1, 0)).load(by_scale)
             else:
@@ -271,14 +296,15 @@ def tables(streams: Any, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def launch(
     x: torch.Tensor, weight: torch.Tensor, fixed: torch.Tensor, exceptions: tuple[torch.Tensor, torch.Tensor] | None,
-    out: torch.Tensor, blocks: torch.Tensor, shape: tuple[int, int, int],
+    out: torch.Tensor, blocks: torch.Tensor, shape: tuple[int, int, int], *, after: bool, **options: bool,
 ) -> None:  # fmt: skip
     """The product from the fixed stream and `tables` for 32 columns a warp; without those, `fixed` is dense scales."""
     (_, columns, half), (rows, warps, stages) = weight.shape, shape
     prologue[(columns // (32 * warps), len(blocks))](
         x, weight, fixed.view(torch.uint8), *(exceptions or (None, None)), out, blocks, half // 256,
         N=columns, K=2 * half, ROWS=rows, WARPS=warps, STAGES=stages,
-        PLACE=scales_at(32 * warps, 2 * half, rows, stages) if exceptions else 0, num_warps=warps,
+        PLACE=scales_at(32 * warps, 2 * half, rows, stages) if exceptions else 0, AFTER=after, num_warps=warps,
+        **options,
     )  # fmt: skip
 
 
@@ -291,10 +317,19 @@ def compile_all() -> None:
         for rows, warps, stages in SHAPES:
             depth = stack.cols * 16
             place = scales_at(32 * warps, depth, rows, stages)
-            own = {"N": stack.rows, "K": depth, "ROWS": rows, "WARPS": warps, "STAGES": stages, "PLACE": place}
+            own = {
+                "N": stack.rows,
+                "K": depth,
+                "ROWS": rows,
+                "WARPS": warps,
+                "STAGES": stages,
+                "PLACE": place,
+                "AFTER": False,
+            }
             made = compiled(prologue, plain | {"rest": "*i32", "rest_starts": "*i32"}, own, num_warps=warps)
             found = _first_wide_store(made.asm["llir"])
             print(stack.name, rows, warps, stages, "right" if found == place else f"WRONG: at {found}", describe(made))
+            own["AFTER"] = True
             print(stack.name, rows, warps, stages, "dense", describe(compiled(prologue, plain, own, num_warps=warps)))
 
 
