@@ -533,10 +533,15 @@ def table(paths: list[Path]) -> None:
             continue
         stacks = ("both", *(stack.name for stack in STACKS))
         plain = {stack: _least(designs, stack) for stack in stacks}
-        print(f"\n{f'{tokens} tokens, {active} active':35}" + "".join(f"{stack:32}" for stack in stacks))
+        print("\n" + _line(f"{tokens} tokens, {active} active", stacks))
         for name, found in designs.items():
             cells = [_cell(found.get(stack), plain[stack]) for stack in stacks]
-            print(f"  {name:33}" + "".join(f"{cell:32}" for cell in cells))
+            print(_line(name, cells))
+
+
+def _line(name: str, cells: Iterable[str]) -> str:
+    both, *others = cells
+    return f"{name:32}{both:14}{''.join(f'{each:27}' for each in others)}".replace(f"{'-':27}", "").rstrip(" -")
 
 
 def _least(designs: dict[str, dict[str, Any]], stack: str) -> float:

@@ -19,7 +19,7 @@ step() {
     local name=$1 limit=$2 status=0
     shift 2
     timeout -k 3 "$limit" "$@" > "$out/$name.txt" 2>&1 || status=$?
-    [ "$status" = 0 ] && say "$name: done" || say "$name: exit $status, last: $(tail -n 1 "$out/$name.txt" | cut -c1-300)"
+    [ "$status" = 0 ] && say "$name: done" > /dev/null || say "$name: exit $status, last: $(tail -n 1 "$out/$name.txt" | cut -c1-300)"
 }
 
 triton=(dense "decoded first" "dense, overlapping" "both decoded first" "both decoded first, overlapping" "down decoded beside")
@@ -33,7 +33,11 @@ shares=$(($(nproc) > 15 ? 15 : $(nproc)))
 for ((share = 0; share < shares; share++)); do
     step "compile_$share" 100 "$python" benchmarks/fused.py --warm "$share/$shares" &
 done
-step check 100 "$python" benchmarks/fused.py --check --json "$out/check.jsonl" --only "${gluon[@]}" &
+number=0
+for design in "${gluon[@]}"; do
+    number=$((number + 1))
+    step "check_$number" 100 "$python" benchmarks/fused.py --check --json "$out/check.jsonl" --only "$design" &
+done
 wait
 say "compiled and checked"
 third=$((seconds / 3))
@@ -52,8 +56,8 @@ import csv
 import sys
 
 names = {
-    "Duration", "Memory Throughput", "Compute (SM) Throughput", "L2 Hit Rate", "Achieved Occupancy",
-    "Warp Cycles Per Issued Instruction", "Executed Ipc Active",
+    "Duration": "", "Memory Throughput": "memory", "Compute (SM) Throughput": "SM", "L2 Hit Rate": "L2 hits",
+    "Achieved Occupancy": "occupancy", "Warp Cycles Per Issued Instruction": "cycles an issue", "Executed Ipc Active": "IPC",
 }
 with open(sys.argv[1]) as file:
     lines = [line for line in file if line.startswith('"')]
@@ -61,7 +65,7 @@ found = {}
 for row in csv.DictReader(lines):
     if row.get("Metric Name") in names:
         key = row["ID"], row["Kernel Name"][:10], row["Grid Size"]
-        found.setdefault(key, []).append(f"{row['Metric Name']} {row['Metric Value']} {row['Metric Unit']}")
+        found.setdefault(key, []).append(f"{names[row['Metric Name']]} {row['Metric Value']} {row['Metric Unit']}")
 for key, values in found.items():
     print(*key, "|", ", ".join(values))
 END
