@@ -3,9 +3,10 @@
 # first. Each step writes its figures when it ends, so that a run that is cut off leaves what it has.
 #
 # usage: benchmarks/card_session.sh FOLDER [first|commands|rest]
-#   first     (the default) checks; the decode's candidates; the products from compressed scales
+#   first     (the default) checks; the decode's candidates
 #   commands  expand, verify and load_file on the CPU, the GPU and with auto, in /dev/shm
-#   rest      csf-tool bench as a whole; racecheck of the candidates; Nsight Compute of the products, where it works
+#   rest      csf-tool bench as a whole; compute-sanitizer on the products
+# Products from compressed scales have benchmarks/fused_session.sh.
 # CSF_TOOL_FLASHINFER=FOLDER with FlashInfer's csf_scales.cu as a torch extension puts it beside every figure.
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -35,10 +36,6 @@ first)
     # While kernels are compiled and bytes are checked nothing is timed, so all of it runs side by side.
     step flashinfer 120 "$python" -c 'from csf_tool.bench import flashinfer as f; print(f.missing()); import os; os.environ.get(f.FOLDER) and f._built(os.environ[f.FOLDER])' &
     step gpu_check 210 "$python" benchmarks/gpu_check.py --no-bench &
-    for share in 0 1 2 3; do
-        step "compile_products_$share" 150 "$python" benchmarks/fused.py --warm "$share/4" &
-    done
-    step check_products 150 "$python" benchmarks/fused.py --check --json "$out/products.jsonl" &
     for only in "bold row" "all active" "clustered" "unrouted"; do
         step "compile_${only// /_}" 150 "$python" benchmarks/decode_candidates.py --only "$only" --repeats 2 &
     done
@@ -46,9 +43,6 @@ first)
     wait
     say "checked and compiled"
     step decode 110 "$python" benchmarks/decode_candidates.py --json "$out/decode.jsonl" --only "bold row" "all active" clustered floor
-    # A design that waits for itself hangs; without it the others are timed.
-    hangs=$(grep -q "check_products: exit 124" "$out/steps.txt" && echo --skip flow)
-    step products 120 "$python" benchmarks/fused.py --json "$out/products.jsonl" --seconds 80 $hangs
     [ $((SECONDS - begun)) -gt 400 ] || [ -z "$sanitizer" ] ||
         step racecheck $((460 - SECONDS + begun)) "$sanitizer" --tool racecheck --error-exitcode 9 "$python" benchmarks/gpu_check.py --sanitize
     ;;
@@ -59,13 +53,10 @@ commands)
 rest)
     step decode_rest 110 "$python" benchmarks/decode_candidates.py --json "$out/decode.jsonl" --only layouts "few active" unrouted "other stacks" "large planes"
     step bench 150 "$python" benchmarks/gpu_check.py --no-checks --json "$out/bench.json"
-    step prologue 60 "$python" benchmarks/gluon_prologue.py --json "$out/products.jsonl" --seconds 40
     if [ -n "$sanitizer" ]; then
         step racecheck_products 70 "$sanitizer" --tool racecheck --error-exitcode 9 "$python" benchmarks/fused.py --check
         step memcheck_products 60 "$sanitizer" --tool memcheck --error-exitcode 9 "$python" benchmarks/fused.py --check
     fi
-    ncu=$(command -v ncu || true)
-    [ -z "$ncu" ] || step profile 60 "$ncu" --set full --clock-control none -k "regex:flow|gemm" -c 4 -s 40 -o "$out/products" "$python" benchmarks/fused.py --seconds 1
     ;;
 *)
     say "no part $part"
@@ -76,4 +67,4 @@ say "done"
 # Faults and differences in plain sight, at the end of what is shown.
 grep -l "FAILED" "$out"/*.txt 2> /dev/null | sed 's/^/FAILED in /'
 grep -h '"error"' "$out"/*.jsonl "$out"/compile_*.txt 2> /dev/null | sort -u | head -n 20
-tail -n 60 "$out"/decode.jsonl "$out"/products.jsonl "$out"/devices.jsonl 2> /dev/null
+tail -n 60 "$out"/decode.jsonl "$out"/devices.jsonl 2> /dev/null

@@ -1,26 +1,35 @@
 """Products from compressed scales: designs that decode just ahead of the product, beside dense scales and decode-first.
 
-    python benchmarks/fused.py --json FILE                       # on a GPU: check and time, 8 active experts first
+    benchmarks/fused_session.sh FOLDER                           # on a GPU: compile, check, time, profile; a table
+    python benchmarks/fused.py --json FILE [--only WORD...]      # on a GPU: check and time
+    python benchmarks/fused.py --table FILE...                   # anywhere: what was timed, with ratios
     python benchmarks/fused.py --compile                         # anywhere: registers and spills for sm_90
     TRITON_INTERPRET=1 python benchmarks/fused.py --check        # anywhere: bits, on small stacks
 
-The layer is Qwen3.8's: gate and up as one stack, then down. Every design gives the bits of the product with dense
-scales in the same launch shape, or is reported as wrong and not timed. Three designs:
+The layer is Qwen3.8's: gate and up as one stack, then down. A design in Triton gives the bits of the product with dense
+scales in the same launch shape, one in Gluon its values, or it is reported as wrong and not timed. Each stack's product
+gets the launch shape that is fastest for it; ratios are to the fastest product with dense scales, of any design.
 
-- *flow*: one kernel. Its programs are, in turn, decode tasks of an expert and product tiles of the expert AHEAD places
-  before; a tile prefetches its weights into the L2 and then waits for its expert's counter. Decoded scales go to a ring
-  of as many experts as are under way, which stays in the L2 and is never written to memory while it is overwritten.
-- *overlap*: the decode lets its dependent launch at once (programmatic dependent launch); the product prefetches its
-  weights into the L2, and then waits for the decode.
-- *chunks*: experts by so many, decoded on a side stream while the product of those before runs, in two small buffers.
+- *dense*: bench's product; *dense, overlapping*: down brings its weights into the L2 while gate and up ends
+  (programmatic dependent launch); *dense in Gluon*: that of `gluon_prologue.py`.
+- *decoded first*: csf_tool's decoder before each product.
+- *both decoded first*: one launch for the active experts of both stacks; *…, overlapping*: products bring weights into
+  the L2 while what is before them ends.
+- *down decoded beside*: gate and up's product has programs more that decode down's scales.
+- *strip*: each program decodes its strip of scales to a scratch of its own, which stays in the L2.
+- *prologue*: into shared memory, in Gluon. *Prologue, overlapping*: down decodes its scales, which depend on no token,
+  while gate and up ends.
 """
 
 import argparse
 import json
+import re
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,328 +38,251 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
 import triton
-import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from fused_kernels import decode_stacks, product_after, product_and_decode, strip
 
-from csf_tool.bench.gemm import STACKS, Tile, _few, _fits, _Layer, multiply
-from csf_tool.bench.gemm_kernels import _FACTOR, _REST, _weights
+from csf_tool.bench.gemm import _TILES, STACKS, Tile, _fits, _Layer, multiply, row_blocks
 from csf_tool.bench.timing import time_graph
-from csf_tool.bench.workloads import ACTIVE_EXPERTS, expert_start, make_streams
-from csf_tool.gpu.decode import EVERYONE
-from csf_tool.gpu.decode_kernels import _decode_item
+from csf_tool.bench.workloads import ACTIVE_EXPERTS, Workload, expert_start, make_streams
+from csf_tool.codec.formats import SLAB_ROWS
 from csf_tool.gpu.launching import INTERPRETED, launching_at
-from csf_tool.gpu.layouts import divide, layout_of
+from csf_tool.gpu.layouts import divide
 from csf_tool.gpu.scales import decompress_nvfp4_csf_scales
+from csf_tool.gpu.streams import CsfStreams
 
-_INTERPRETED = tl.constexpr(INTERPRETED)
-
-TILES = (
-    Tile(16, 32, 128, 4, 4), Tile(16, 64, 128, 4, 3), Tile(16, 64, 128, 4, 4), Tile(16, 128, 128, 4, 3),
-    Tile(16, 128, 128, 4, 4), Tile(64, 64, 128, 4, 3), Tile(64, 128, 128, 4, 3),
-)  # fmt: skip
+DEPENDENT = {} if INTERPRETED else {"launch_pdl": True}
+GLUON = not INTERPRETED
 
 
-@triton.jit
-def _prefetch(pointers, mask):
-    """Bring the lines at byte pointers into the L2, and do not wait. The interpreter has nothing to bring."""
-    if not _INTERPRETED:
-        tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.ne.u32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
-            "=r,l,r", [pointers.to(tl.uint64), mask.to(tl.uint32)], tl.uint32, is_pure=False, pack=1,
-        )  # fmt: skip
+def finite_streams(work: Workload, device: torch.device) -> CsfStreams:
+    """Those of the workload without NaN, which would make most of a product NaN, so that errors would not show."""
+    streams = make_streams(work, device)
+    streams.fixed.view(-1, work.format.slab_bytes(work.cols))[:, :SLAB_ROWS] -= 12  # base + 15 is below 127
+    is_nan = streams.words >> 24 & 0x7F == 0x7F
+    words = torch.where(is_nan, streams.words ^ 0x10 << 24, streams.words)
+    return CsfStreams.of(work.format, streams.fixed, words, streams.counts, work.rows, work.cols)
 
 
-@triton.jit
-def _prefetch_weights(weight, line0, ROWS: tl.constexpr, ROW_BYTES: tl.constexpr, LIMIT: tl.constexpr):
-    """The first LIMIT bytes, at most, of ROWS rows of weights from row `line0` on, row by row through columns."""
-    LINES: tl.constexpr = ROW_BYTES // 128 if LIMIT >= ROW_BYTES else LIMIT // 128
-    at = tl.arange(0, ROWS)[:, None]
-    for line in range(0, LINES, 8):
-        column = line + tl.arange(0, 8)[None, :]
-        pointers = weight + (line0 + at) * ROW_BYTES + column * 128
-        _prefetch(pointers, (column < LINES) & (at < ROWS))
+class Stack:
+    """A stack of the layer, with the tables that its designs need."""
+
+    def __init__(self, stack: Workload, device: torch.device) -> None:
+        self.streams = finite_streams(stack, device)
+        self.layer = _Layer(stack, self.streams, device)
+        self.strips, self.shared = cache(self._strips), cache(self._shared)
+        self.scratch = torch.empty(0, dtype=torch.uint8, device=device)
+
+    @property
+    def name(self) -> str:
+        return self.layer.stack.name
+
+    @property
+    def tables(self) -> Any:
+        return self.layer.scales._tables
+
+    @property
+    def items(self) -> tuple[int, int]:
+        """Bytes of an item of the decode, and items of a plane."""
+        _, size, items = divide(0, self.layer.stack.rows, self.layer.stack.cols, 4, 128)
+        return size, items
+
+    def _strips(self, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        words, cols = self.streams.words.long() & 0xFFFFFFFF, self.streams.cols
+        position, value = words & 0xFFFFFF, words >> 24
+        each = self.streams.rows // columns
+        part = self.streams.plane_of_each() * each + position // (columns * cols)
+        every = torch.arange(self.streams.experts * each + 1, device=part.device)
+        rest = (value << 16 | position % (columns * cols)).int()
+        return rest, torch.searchsorted(part.contiguous(), every, out_int32=True)
+
+    def _shared(self, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        import gluon_prologue
+
+        return gluon_prologue.tables(self.streams, columns)
+
+    def scratch_of(self, nbytes: int) -> torch.Tensor:
+        if self.scratch.numel() < nbytes:
+            self.scratch = self.scratch.new_empty(nbytes)
+        return self.scratch
 
 
-@triton.jit
-def _multiply_tile(
-    x, weight, scale, out, begin, end, line0, column0,
-    N: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """The tile of bench's product: rows [begin, + BLOCK_M) below `end`, and columns from `column0` on.
+class Routing:
+    """Rows of each expert: `tokens` of all (`chosen` None), or of a few."""
 
-    `line0` is the first column's row among all experts' weights; `scale` points to its scales.
-    """
-    row = begin + tl.arange(0, BLOCK_M)
-    lane = tl.arange(0, BLOCK_N)
-    x += row.to(tl.int64)[:, None] * K + tl.arange(0, BLOCK_K)[None, :]
-    weight += (line0 + lane)[:, None] * (K // 2) + tl.arange(0, BLOCK_K // 2)[None, :]
-    scale += lane[:, None] * (K // 16) + tl.arange(0, BLOCK_K // 16)[None, :]
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in range(0, K, BLOCK_K):
-        tokens = tl.load(x + k, mask=row[:, None] < end, other=0)
-        codes = tl.load(weight + k // 2)
-        scales = tl.load(scale + k // 16)
-        factor = tl.broadcast_to((scales.to(tl.float32) * _FACTOR)[:, :, None], (BLOCK_N, BLOCK_K // 16, 8))
-        even, odd = _weights(codes, tl.reshape(factor, (BLOCK_N, BLOCK_K // 2)), tokens.dtype)
-        even_tokens, odd_tokens = tl.split(tl.reshape(tokens, (BLOCK_M, BLOCK_K // 2, 2)))
-        total = tl.dot(even_tokens, tl.trans(even), total)
-        total = tl.dot(odd_tokens, tl.trans(odd), total)
-    total *= _REST
-    at = row.to(tl.int64)[:, None] * N + (column0 + lane)[None, :]
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=row[:, None] < end)
+    def __init__(self, experts: int, chosen: torch.Tensor | None, tokens: int, device: torch.device) -> None:
+        self.starts = None if chosen is None else expert_start(experts, chosen, tokens, device)
+        rows = [tokens] * experts if self.starts is None else self.starts.diff().tolist()
+        self.active = torch.tensor([i for i, count in enumerate(rows) if count], dtype=torch.int32, device=device)
+        self.blocks: Callable[[int], torch.Tensor] = cache(lambda block: row_blocks(rows, block, device))
 
 
-@triton.jit
-def _wait_for(counter, target):
-    """Wait until a counter has come to `target`; what was written before it was raised can be read then."""
-    seen = tl.atomic_add(counter, 0, sem="acquire")
-    while seen < target:
-        seen = tl.atomic_add(counter, 0, sem="acquire")
-    tl.debug_barrier()
+class Product(NamedTuple):
+    """What a stack multiplies."""
 
-
-@triton.jit
-def _raise(counter):
-    """Count one task as done, after all its threads' stores."""
-    tl.debug_barrier()
-    tl.atomic_add(counter, 1, sem="release")
-
-
-@triton.jit
-def _has_rows(starts, lane, mask):
-    begin, end = tl.load(starts + lane, mask=mask, other=0), tl.load(starts + lane + 1, mask=mask, other=0)
-    return (begin != end).to(tl.int32)
-
-
-@triton.jit(do_not_specialize=["experts", "groups"])
-def flow(
-    x, weight, fixed, leads, rest, piece_starts, ring, counters, out, starts, experts, groups,
-    N: tl.constexpr, K: tl.constexpr, TOKENS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr,
-    ITEMS: tl.constexpr, STRIDE: tl.constexpr, RING: tl.constexpr, AHEAD: tl.constexpr, EVERY: tl.constexpr,
-    MBLOCKS: tl.constexpr, PREFETCH: tl.constexpr, DECODE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """A group of programs decodes active expert g and multiplies by expert g - AHEAD; programs start in their order.
-
-    counters: int32 `[2 * RING + 1]`, 0 before and after: decode tasks done in each place of the ring, tiles done there,
-    and programs done, of which the last puts all back to 0. Every wait is for programs that have started before, and
-    so ends. EVERY 0: all experts are active, with TOKENS rows each. Not DECODE: `ring` holds all dense scales.
-    A decode task is STRIDE items.
-    """
-    COLS: tl.constexpr = K // 16
-    TASKS: tl.constexpr = (ITEMS + STRIDE - 1) // STRIDE if DECODE else 0
-    COLUMNS: tl.constexpr = N // BLOCK_N
-    WORK: tl.constexpr = COLUMNS * MBLOCKS
-    pid = tl.program_id(0)
-    g, task = pid // (TASKS + WORK), pid % (TASKS + WORK)
-    is_decode = task < TASKS
-    place = g if is_decode else g - AHEAD
-    active = experts
-    expert = place
-    if EVERY:
-        lane = tl.arange(0, EVERY)
-        mask = lane < experts
-        has = (tl.load(starts + lane, mask=mask, other=0) != tl.load(starts + lane + 1, mask=mask, other=0)).to(
-            tl.int32
-        )
-        active = tl.sum(has, 0)
-        expert = tl.sum(tl.where(tl.cumsum(has, 0) * has == place + 1, lane, 0), 0)
-    if (place >= 0) & (place < active):
-        slot = place % RING
-        turn = place // RING
-        if is_decode:
-            if turn > 0:
-                _wait_for(counters + RING + slot, turn * WORK)
-            # The item's plane is the expert's; its place in the ring is written as if it were that plane.
-            target = ring.to(tl.pointer_type(tl.uint8)) + (slot - expert).to(tl.int64) * (N * COLS)
-            for item in range(task * STRIDE, tl.minimum(task * STRIDE + STRIDE, ITEMS)):
-                _decode_item(
-                    fixed, leads, rest, piece_starts, target, expert, item, None, None,
-                    N, COLS, 4, GROUP, 0, SIZE, 128, 0, False, 0, True,
-                )  # fmt: skip
-            _raise(counters + slot)
-        else:
-            tile = task - TASKS
-            column0 = tile % COLUMNS * BLOCK_N
-            line0 = expert.to(tl.int64) * N + column0
-            if PREFETCH:
-                _prefetch_weights(weight, line0, BLOCK_N, K // 2, PREFETCH)
-            if EVERY:
-                begin, end = tl.load(starts + expert), tl.load(starts + expert + 1)
-            else:
-                begin, end = expert * TOKENS, (expert + 1) * TOKENS
-            begin += tile // COLUMNS * BLOCK_M
-            if DECODE:
-                _wait_for(counters + slot, (turn + 1) * TASKS)
-                scale = ring + (slot * N + column0).to(tl.int64) * COLS
-            else:
-                scale = ring + line0 * COLS
-            if begin < end:
-                _multiply_tile(x, weight, scale, out, begin, end, line0, column0, N, K, BLOCK_M, BLOCK_N, BLOCK_K)
-            if DECODE:
-                _raise(counters + RING + slot)
-    if DECODE:
-        done = tl.atomic_add(counters + 2 * RING, 1, sem="acq_rel")
-        if done == groups * (TASKS + WORK) - 1:
-            for i in range(2 * RING + 1):
-                tl.store(counters + i, 0)
-
-
-@triton.jit(do_not_specialize=["experts"])
-def decode_ahead(
-    fixed, leads, rest, piece_starts, out, starts, experts,
-    ROWS: tl.constexpr, COLS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, ITEMS: tl.constexpr,
-    EVERY: tl.constexpr,
-):  # fmt: skip
-    """Decode the active experts, after letting the kernel that depends on it start."""
-    if not _INTERPRETED:
-        gdc_launch_dependents()
-    if EVERY:
-        lane = tl.arange(0, EVERY)
-        mask = lane < experts
-        has = (tl.load(starts + lane, mask=mask, other=0) != tl.load(starts + lane + 1, mask=mask, other=0)).to(
-            tl.int32
-        )
-        order = tl.cumsum(has, 0) * has
-        for work in range(tl.program_id(0), tl.sum(has, 0) * ITEMS, tl.num_programs(0)):
-            expert = tl.sum(tl.where(order == work // ITEMS + 1, lane, 0), 0)
-            _decode_item(
-                fixed, leads, rest, piece_starts, out, expert, work % ITEMS, None, None,
-                ROWS, COLS, 4, GROUP, 0, SIZE, 128, 0, False, 0, True,
-            )  # fmt: skip
-    else:
-        work = tl.program_id(0)
-        _decode_item(
-            fixed, leads, rest, piece_starts, out, work // ITEMS, work % ITEMS, None, None,
-            ROWS, COLS, 4, GROUP, 0, SIZE, 128, 0, False, 0, True,
-        )  # fmt: skip
-
-
-@triton.jit
-def multiply_after(
-    x, weight, scale, out, starts,
-    N: tl.constexpr, K: tl.constexpr, TOKENS: tl.constexpr, PREFETCH: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """bench's product, which brings its weights into the L2 before it waits for the kernel that it depends on."""
-    expert = tl.program_id(1)
-    column0 = tl.program_id(0) * BLOCK_N
-    line0 = expert.to(tl.int64) * N + column0
-    if starts is None:
-        begin, end = expert * TOKENS, (expert + 1) * TOKENS
-    else:
-        begin, end = tl.load(starts + expert), tl.load(starts + expert + 1)
-    begin += tl.program_id(2) * BLOCK_M
-    if begin < end:
-        if PREFETCH:
-            _prefetch_weights(weight, line0, BLOCK_N, K // 2, PREFETCH)
-        if not _INTERPRETED:
-            gdc_wait()
-        _multiply_tile(
-            x, weight, scale + line0 * (K // 16), out, begin, end, line0, column0, N, K, BLOCK_M, BLOCK_N, BLOCK_K
-        )
-
-
-# --- launching ---
-
-
-class Case(NamedTuple):
-    """One stack's product: rows, where they begin (None: all experts alike), and tokens of an expert."""
-
-    layer: Any
+    stack: Stack
     x: torch.Tensor
     out: torch.Tensor
-    starts: torch.Tensor | None
-    active: int
-    tokens: int
 
 
-def counters_of(device: torch.device, ring: int) -> torch.Tensor:
-    return torch.zeros(2 * ring + 1, dtype=torch.int32, device=device)
+class Call(NamedTuple):
+    """A product of one stack: its routing, launch shape, and lines of 128 bytes of a row of weights to bring ahead."""
+
+    product: Product
+    routing: Routing
+    shape: Any
+    lines: int
 
 
-def run_flow(
-    case: Case, tile: Tile, ring: torch.Tensor, counters: torch.Tensor, *, ahead: int, stride: int, prefetch: int,
-    decode: bool = True,
-) -> None:  # fmt: skip
-    """`ring`: scales of as many experts as it has places; without `decode`, all dense scales."""
-    tables, (experts, columns, half) = case.layer.scales._tables, case.layer.weight.shape
-    places = len(ring) if decode else 1
-    _, size, items = divide(0, columns, half // 8, 4, 128)
-    blocks = triton.cdiv(case.tokens, tile.rows)
-    # A decode waits for products of the group before its own, at the latest: else it would wait for programs to come.
-    ahead = min(ahead, places - (places < case.active)) if decode else 0
-    groups = case.active + ahead
-    tasks = triton.cdiv(items, stride) if decode else 0
-    every = 0 if case.starts is None else triton.next_power_of_2(experts)
-    with launching_at(case.x):
-        flow[(groups * (tasks + columns // tile.columns * blocks),)](
-            case.x, case.layer.weight, tables.fixed, tables.leads, tables.rest, tables.piece_starts, ring, counters,
-            case.out, case.starts, experts, groups,
-            N=columns, K=2 * half, TOKENS=case.tokens, GROUP=tables.lead_group, SIZE=size, ITEMS=items, STRIDE=stride,
-            RING=places, AHEAD=ahead, EVERY=every, MBLOCKS=blocks, PREFETCH=prefetch, DECODE=decode,
+Design = Callable[[Call], None]
+Pair = Callable[[Call, Call], None]
+
+
+def dense(call: Call) -> None:
+    (stack, x, out), tile = call.product, call.shape
+    multiply(x, stack.layer.weight, stack.layer.dense, out, call.routing.blocks(tile.rows), tile)
+
+
+def decoded_first(call: Call) -> None:
+    (stack, x, out), tile = call.product, call.shape
+    layer = stack.layer
+    decompress_nvfp4_csf_scales(layer.scales, out=layer.workspace, expert_start=call.routing.starts)
+    multiply(x, layer.weight, layer.workspace, out, call.routing.blocks(tile.rows), tile)
+
+
+def run_strip(call: Call) -> None:
+    (stack, x, out), tile = call.product, call.shape
+    layer, blocks = stack.layer, call.routing.blocks(tile.rows)
+    columns, depth = layer.columns, layer.depth
+    scratch = stack.scratch_of(len(blocks) * columns * depth // 16)
+    with launching_at(x):
+        strip[(columns // tile.columns, len(blocks))](
+            x, layer.weight, stack.tables.fixed, *stack.strips(tile.columns), scratch, out, blocks, call.lines,
+            N=columns, K=depth, LANES=32 * tile.warps, BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
+            CHUNKS=triton.next_power_of_2(tile.columns * depth // 256), num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+
+
+def run_gluon(call: Call, compressed: bool, *, after: bool = False, **options: bool) -> None:
+    import gluon_prologue
+
+    (stack, x, out), (rows, warps, _) = call.product, call.shape
+    layer = stack.layer
+    fixed, tables = (stack.tables.fixed, stack.shared(32 * warps)) if compressed else (layer.dense, None)
+    blocks = call.routing.blocks(rows)
+    gluon_prologue.launch(x, layer.weight, fixed, tables, out, blocks, call.shape, after=after, **options)
+
+
+def gluon_overlapping(first: Call, second: Call, compressed: bool) -> None:
+    run_gluon(first, compressed, after=True)
+    run_gluon(second, compressed, after=True, **DEPENDENT)
+
+
+def _after(call: Call, scales: torch.Tensor, **options: bool) -> None:
+    (stack, x, out), tile = call.product, call.shape
+    layer, blocks = stack.layer, call.routing.blocks(tile.rows)
+    with launching_at(x):
+        product_after[(layer.columns // tile.columns, len(blocks))](
+            x, layer.weight, scales, out, blocks, call.lines, N=layer.columns, K=layer.depth,
             BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
+            **options,
         )  # fmt: skip
 
 
-def run_overlap(case: Case, tile: Tile, *, per_sm: int, prefetch: int) -> None:
-    tables, (experts, columns, half) = case.layer.scales._tables, case.layer.weight.shape
-    _, size, items = divide(0, columns, half // 8, 4, 128)
-    every = 0 if case.starts is None else triton.next_power_of_2(experts)
-    grid = experts * items if case.starts is None else min(case.active * items, 132 * per_sm)
-    pdl = {} if INTERPRETED else {"launch_pdl": True}
-    with launching_at(case.x):
-        decode_ahead[(grid,)](
-            tables.fixed, tables.leads, tables.rest, tables.piece_starts, case.layer.workspace.view(torch.uint8),
-            case.starts, experts, ROWS=columns, COLS=half // 8, GROUP=tables.lead_group, SIZE=size, ITEMS=items,
-            EVERY=every, num_warps=4,
+def dense_overlapping(first: Call, second: Call) -> None:
+    _after(first, first.product.stack.layer.dense)
+    _after(second, second.product.stack.layer.dense, **DEPENDENT)
+
+
+def _decode(first: Call, second: Call, *, both: bool) -> None:
+    """One launch for the active experts of both stacks, or of the first."""
+    a, b, active = first.product.stack, second.product.stack, first.routing.active
+    (size, items), (_, items_b) = a.items, b.items
+    programs = len(active) * (items + (items_b if both else 0))
+    with launching_at(active):
+        decode_stacks[(programs,)](
+            *_streams(a), a.layer.workspace.view(torch.uint8), *_streams(b), b.layer.workspace.view(torch.uint8),
+            active, len(active) * items,
+            ROWS=a.layer.columns, COLS=a.layer.stack.cols, GROUP=a.tables.lead_group, ITEMS=items,
+            ROWS_B=b.layer.columns, COLS_B=b.layer.stack.cols, GROUP_B=b.tables.lead_group, ITEMS_B=items_b, SIZE=size,
+            num_warps=4,
         )  # fmt: skip
-        multiply_after[(columns // tile.columns, experts, triton.cdiv(case.tokens, tile.rows))](
-            case.x, case.layer.weight, case.layer.workspace, case.out, case.starts, N=columns, K=2 * half,
-            TOKENS=case.tokens, PREFETCH=prefetch, BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
-            num_warps=tile.warps, num_stages=tile.stages, **pdl,
+
+
+def _streams(stack: Stack) -> tuple[torch.Tensor, ...]:
+    tables = stack.tables
+    return tables.fixed, tables.leads, tables.rest, tables.piece_starts
+
+
+def both_decoded_first(first: Call, second: Call) -> None:
+    _decode(first, second, both=True)
+    for call in (first, second):
+        (stack, x, out), tile = call.product, call.shape
+        multiply(x, stack.layer.weight, stack.layer.workspace, out, call.routing.blocks(tile.rows), tile)
+
+
+def both_decoded_first_overlapping(first: Call, second: Call) -> None:
+    _decode(first, second, both=True)
+    _after(first, first.product.stack.layer.workspace, **DEPENDENT)
+    _after(second, second.product.stack.layer.workspace, **DEPENDENT)
+
+
+def down_decoded_beside(first: Call, second: Call) -> None:
+    _decode(first, second, both=False)
+    (stack, x, out), tile = first.product, first.shape
+    layer, other, blocks = stack.layer, second.product.stack, first.routing.blocks(tile.rows)
+    size, items = other.items
+    programs = layer.columns // tile.columns * len(blocks)
+    with launching_at(x):
+        product_and_decode[(programs + len(first.routing.active) * items,)](
+            x, layer.weight, layer.workspace, out, blocks, programs, first.lines, *_streams(other),
+            other.layer.workspace.view(torch.uint8), first.routing.active, N=layer.columns, K=layer.depth,
+            ROWS=other.layer.columns, COLS=other.layer.stack.cols, GROUP=other.tables.lead_group, SIZE=size,
+            ITEMS=items, LANES=32 * tile.warps, BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
+            num_warps=tile.warps, num_stages=tile.stages, **DEPENDENT,
         )  # fmt: skip
+    _after(second, other.layer.workspace, **DEPENDENT)
 
 
-def run_chunks(case: Case, tile: Tile, chunk: int, side: torch.cuda.Stream | None) -> None:
-    """All experts, `chunk` at a time; `side` decodes the next while this stream multiplies."""
-    layer, experts = case.layer, case.layer.stack.experts
-    stack = layer.stack
-    items = divide(0, stack.rows, stack.cols, 4, 128).items
-    plain = layout_of("linear").arguments(stack.rows, stack.cols, layer.device)
-    buffers = [layer.workspace[:chunk], layer.workspace[chunk : 2 * chunk]]
-    main = torch.cuda.current_stream() if side else None
-    multiplied: list[Any] = [None, None]
+SINGLE: dict[str, Design] = {
+    "dense": dense,
+    "dense in Gluon": lambda call: run_gluon(call, compressed=False),
+    "decoded first": decoded_first,
+    "strip": run_strip,
+    "prologue": lambda call: run_gluon(call, compressed=True),
+}
+"""Designs of one product."""
 
-    def decode(begin: int, out: torch.Tensor) -> None:
-        end, t = min(begin + chunk, experts), layer.scales._tables
-        part = replace(
-            t, fixed=t.fixed[begin:end], leads=t.leads[begin:end] if t.lead_group else t.leads,
-            piece_starts=t.piece_starts[begin * items : end * items + 1],
-        )  # fmt: skip
-        part.decode(out, EVERYONE, plain, rows=stack.rows, cols=stack.cols, code_bits=4)
+PAIRS: dict[str, Pair] = {
+    "dense, overlapping": dense_overlapping,
+    "both decoded first": both_decoded_first,
+    "both decoded first, overlapping": both_decoded_first_overlapping,
+    "down decoded beside": down_decoded_beside,
+    "dense in Gluon, overlapping": lambda first, second: gluon_overlapping(first, second, compressed=False),
+    "prologue, overlapping": lambda first, second: gluon_overlapping(first, second, compressed=True),
+}
+"""Designs of both products of a layer."""
 
-    if side:
-        side.wait_stream(main)
-    for i, begin in enumerate(range(0, experts, chunk)):
-        end, out = min(begin + chunk, experts), buffers[i % 2]
-        if side:
-            with torch.cuda.stream(side):
-                if multiplied[i % 2]:
-                    side.wait_event(multiplied[i % 2])
-                decode(begin, out)
-                decoded = side.record_event()
-            main.wait_event(decoded)
-        else:
-            decode(begin, out)
-        if case.starts is None:
-            rows = slice(begin * case.tokens, end * case.tokens)
-            multiply(case.x[rows], layer.weight[begin:end], out[: end - begin], case.out[rows], None, case.tokens, tile)
-        else:
-            own = case.starts[begin : end + 1]
-            multiply(case.x, layer.weight[begin:end], out[: end - begin], case.out, own, case.tokens, tile)
-        if side:
-            multiplied[i % 2] = main.record_event()
+
+def in_gluon(name: str) -> bool:
+    return alone(name) in ("dense in Gluon", "prologue")
+
+
+def alone(name: str) -> str:
+    """The design of one product whose launch shapes a design takes."""
+    single = name.removesuffix(", overlapping")
+    return single if single in ("dense in Gluon", "prologue", "strip") else "dense"
+
+
+def wanted(names: Iterable[str], only: list[str]) -> list[str]:
+    return [name for name in names if (GLUON or not in_gluon(name)) and (not only or name in only)]
+
+
+def shapes_of(name: str, stack: Workload, tokens: int) -> list[Any]:
+    if in_gluon(name):
+        import gluon_prologue
+
+        fitting = (shape for shape in gluon_prologue.SHAPES if not stack.rows % (32 * shape[1]))
+        return [shape for shape in fitting if shape[0] <= max(16, tokens)]
+    return [tile for tile in _TILES if tile.rows <= max(16, tokens) and _fits(tile, stack)]
 
 
 # --- checking and timing ---
@@ -371,254 +303,345 @@ class Note:
                 file.write(line + "\n")
 
 
-Launch = Callable[[Case, Tile], object]
+@dataclass
+class Case:
+    """Both stacks' products with some tokens, and the routings that launches take in turn."""
+
+    products: list[Product]
+    routings: list[Routing]
+    tokens: int
+    active: int
+    ranked: dict[tuple[str, int], list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stacks: list[Stack], tokens: int, active: int, dtype: torch.dtype = torch.bfloat16) -> "Case":
+        experts, device = stacks[0].layer.stack.experts, stacks[0].layer.device
+        if active == experts:
+            routings = [Routing(experts, None, tokens, device)]
+        else:
+            order = torch.randperm(experts, generator=torch.Generator().manual_seed(3))
+            chosen = order[: experts // active * active].split(active)
+            routings = [Routing(experts, each, tokens, device) for each in chosen]
+        rows = active * tokens
+        products = [
+            Product(stack, x, x.new_empty(rows, stack.layer.columns))
+            for stack in stacks
+            for x in (stack.layer.tokens(rows, dtype),)
+        ]
+        return cls(products, routings, tokens, active)
+
+    @cached_property
+    def lines(self) -> int:
+        """All lines of a row where few programs start; where many do, each has others' loads to wait beside."""
+        return 64 if len(self.routings) > 1 else 0
+
+    def call(self, which: int, shape: Any, i: int = 0) -> Call:
+        return Call(self.products[which], self.routings[i % len(self.routings)], shape, self.lines)
+
+    def time(self, work: Callable[[int], object], repeats: int) -> list[float]:
+        timing = time_graph(work, launches=max(4, len(self.routings)), repeats=repeats)
+        return [timing.median_us, timing.low_us, timing.high_us]
 
 
-SKIPPED: list[str] = []
-"""How names of designs begin that are left out."""
-
-
-def designs(layer: Any, side: torch.cuda.Stream | None, experts: int, all_of_them: bool) -> dict[str, Launch]:
-    """The designs for a stack, by name, with what they need of memory, but those left out."""
-    found = _designs(layer, side, experts, all_of_them)
-    return {name: way for name, way in found.items() if not any(map(name.startswith, SKIPPED))}
-
-
-def _designs(layer: Any, side: torch.cuda.Stream | None, experts: int, all_of_them: bool) -> dict[str, Launch]:
-
-    def flows(places: int, ahead: int, stride: int, prefetch: int) -> Launch:
-        ring, counters = layer.workspace[:places], counters_of(layer.device, places)
-        return lambda case, tile: run_flow(case, tile, ring, counters, ahead=ahead, stride=stride, prefetch=prefetch)
-
-    found: dict[str, Launch] = {}
-    if all_of_them:
-        for places, ahead, stride, prefetch in ((64, 16, 1, 0), (32, 8, 4, 0), (64, 16, 4, 512)):
-            name = f"flow, ring of {places}, {ahead} ahead, {stride} items a task, prefetching {prefetch} bytes a row"
-            found[name] = flows(min(places, experts), ahead, stride, prefetch)
-        found["overlap"] = lambda case, tile: run_overlap(case, tile, per_sm=10, prefetch=0)
-        for chunk in (16, 32, 64):
-            if 2 * chunk <= experts:
-                found[f"chunks of {chunk}"] = lambda case, tile, c=chunk: run_chunks(case, tile, c, side)
-    else:
-        for stride, prefetch in ((1, 4096), (1, 0), (2, 512)):
-            name = f"flow, {stride} items a task, prefetching {prefetch} bytes a row"
-            found[name] = flows(min(16, experts), 8, stride, prefetch)
-        for prefetch in (4096, 512, 0):
-            found[f"overlap, prefetching {prefetch} bytes a row"] = lambda case, tile, p=prefetch: run_overlap(
-                case, tile, per_sm=10, prefetch=p
-            )
-    unused = counters_of(layer.device, 1)
-    found["flow without decoding, from dense scales"] = lambda case, tile: run_flow(
-        case, tile, layer.dense, unused, ahead=0, stride=1, prefetch=0, decode=False
-    )
-    return found
-
-
-def same_bits(launch: Launch, case: Case, tile: Tile) -> str | None:
-    """What is wrong with a design in a launch shape, or None: its bits against those of dense scales, twice."""
-    multiply(case.x, case.layer.weight, case.layer.dense, case.out, case.starts, case.tokens, tile)
-    want = case.out.clone()
+def fault_of(run: Callable[[], object], outs: list[torch.Tensor], wants: list[torch.Tensor], exact: bool) -> str | None:
+    """What is wrong with what `run` gives, twice, or None."""
     for _ in range(2):
-        case.out.zero_()
-        case.layer.workspace.view(torch.uint8).fill_(0xA5)
+        for out in outs:
+            out.zero_()
         try:
-            launch(case, tile)
+            run()
+            for out, want in zip(outs, wants, strict=True):
+                if exact:
+                    wrong = int((out.view(torch.int16) != want.view(torch.int16)).sum())
+                    assert not wrong, f"{wrong} of {want.numel()} values differ"
+                else:
+                    torch.testing.assert_close(out, want, rtol=2e-2, atol=float(want.nan_to_num().abs().mean()) / 50)
         except Exception as error:
             return repr(error)[:300]
-        if not torch.equal(case.out.view(torch.int16), want.view(torch.int16)):
-            return (
-                f"{int((case.out.view(torch.int16) != want.view(torch.int16)).sum())} of {want.numel()} values differ"
-            )
     return None
 
 
-def dense(case: Case, tile: Tile) -> None:
-    multiply(case.x, case.layer.weight, case.layer.dense, case.out, case.starts, case.tokens, tile)
+def poison(case: Case) -> None:
+    for product in case.products:
+        product.stack.layer.workspace.view(torch.uint8).fill_(0xA5)
+        product.stack.scratch.fill_(0xA5)
 
 
-def staged(case: Case, tile: Tile) -> None:
-    decompress_nvfp4_csf_scales(case.layer.scales, out=case.layer.workspace, expert_start=case.starts)
-    multiply(case.x, case.layer.weight, case.layer.workspace, case.out, case.starts, case.tokens, tile)
+def expected(case: Case, which: int, shape: Any) -> torch.Tensor:
+    """The product with dense scales in a launch shape of Triton, or in any for Gluon's."""
+    tile = shape if isinstance(shape, Tile) else Tile(16, 64, 128, 4, 4)
+    dense(case.call(which, tile))
+    return case.products[which].out.clone()
 
 
-def cases_of(layer: Any, tokens: int, active: int) -> list[Case]:
-    """The product's routings: one to all experts, or those to a few that launches take in turn."""
-    routings = [None] if active == layer.stack.experts else _few(layer, tokens)
-    x = layer.tokens(active * tokens)
-    out = torch.empty(len(x), layer.columns, dtype=x.dtype, device=layer.device)
-    return [Case(layer, x, out, starts, active, tokens) for starts in routings]
+def check_single(case: Case, which: int, name: str, shape: Any) -> str | None:
+    want = expected(case, which, shape)
+    poison(case)
+    run = SINGLE[name]
+    return fault_of(lambda: run(case.call(which, shape)), [case.products[which].out], [want], not in_gluon(name))
 
 
-def tiles_of(layer: Any, tokens: int) -> list[Tile]:
-    return [tile for tile in TILES if tile.rows <= max(16, tokens) and _fits(tile, layer.stack)]
-
-
-def time_case(layers: list[Any], tokens: int, active: int, note: Callable[..., None], repeats: int) -> None:
-    """Both products of the layer, each design in its best launch shape, and the stacks one by one."""
-    side = torch.cuda.Stream()
-    best = [time_stack(layer, tokens, active, side, note, repeats) for layer in layers]
-    for name in best[0]:
-        if all(name in found for found in best):
-            total, plain = (sum(found[which] for found in best) for which in (name, "dense"))
-            note(
-                layer="both products", tokens=tokens, active=active, name=name, us=round(total, 2),
-                of_dense=round(total / plain, 4),
-            )  # fmt: skip
-
-
-def time_stack(
-    layer: Any, tokens: int, active: int, side: torch.cuda.Stream, note: Callable[..., None], repeats: int
-) -> dict[str, float]:
-    """Microseconds by design: with dense scales in the fastest launch shape, the others in that and the next ones."""
-    cases = cases_of(layer, tokens, active)
-    number = max(4, len(cases))
-    tiles = sorted(
-        tiles_of(layer, tokens),
-        key=lambda tile: time_graph(_in_turn(dense, cases, tile), launches=number, repeats=4).median_us,
+def check_pair(case: Case, name: str, shapes: list[Any]) -> str | None:
+    wants = [expected(case, which, shape) for which, shape in enumerate(shapes)]
+    poison(case)
+    run = PAIRS[name]
+    outs = [product.out for product in case.products]
+    return fault_of(
+        lambda: run(*(case.call(which, shape) for which, shape in enumerate(shapes))), outs, wants, not in_gluon(name)
     )
-    found: dict[str, float] = {}
-    ways = {"dense": dense, "staged": staged, **designs(layer, side, layer.stack.experts, len(cases) == 1)}
-    for name, launch in [*ways.items(), ("dense again", dense)]:
-        for tile in tiles[: 1 if launch is dense else 2]:
-            if fault := same_bits(launch, cases[0], tile):
-                note(stack=layer.stack.name, tokens=tokens, active=active, name=name, tile=str(tile), error=fault)
+
+
+def fastest(case: Case, which: int, name: str) -> list[Any]:
+    """Launch shapes of a design, the fastest first; those that cannot be launched are left out."""
+    if (name, which) in case.ranked:
+        return case.ranked[name, which]
+    stack, run, found = case.products[which].stack.layer.stack, SINGLE[name], []
+    for shape in shapes_of(name, stack, case.tokens):
+        try:
+            us = case.time(lambda i, shape=shape: run(case.call(which, shape, i)), 4)[0]
+        except Exception as error:  # more shared memory than there is, say
+            print(name, shape, repr(error)[:200], flush=True)
+            continue
+        found.append((us, len(found), shape))
+    case.ranked[name, which] = [shape for _, _, shape in sorted(found)]
+    return case.ranked[name, which]
+
+
+def time_case(case: Case, only: list[str], note: Callable[..., None], repeats: int) -> None:
+    """Each design on each stack in its best launch shape, and on both one after the other."""
+    for name in wanted(SINGLE, only):
+        shapes: list[Any] = []
+        for which in (0, 1):
+            best = fastest(case, which, alone(name))
+            fault = check_single(case, which, name, best[0]) if best else "no launch shape works"
+            stack, base = case.products[which].stack.name, {"tokens": case.tokens, "active": case.active, "name": name}
+            if fault:
+                note(**base, stack=stack, error=fault, shape=str(best[:1]))
                 break
-            timing = time_graph(_in_turn(launch, cases, tile), launches=number, repeats=repeats)
-            found[name] = min(found.get(name, timing.median_us), timing.median_us)
-            us = [round(x, 2) for x in (timing.median_us, timing.low_us, timing.high_us)]
-            note(
-                stack=layer.stack.name, tokens=tokens, active=active, name=name, us=us,
-                of_dense=round(timing.median_us / found["dense"], 4), tile=str(tile),
-            )  # fmt: skip
-    return found
+            shapes += best[:1]
+            us = case.time(lambda i, w=which, s=shapes[which], n=name: SINGLE[n](case.call(w, s, i)), repeats)
+            note(**base, stack=stack, us=[round(each, 2) for each in us], shape=str(shapes[which]))
+        if len(shapes) == 2:
+            run = SINGLE[name]
+            time_pair(case, name, lambda a, b, r=run: (r(a), r(b)), shapes, note, repeats)
+    for name in wanted(PAIRS, only):
+        best = [fastest(case, which, alone(name)) for which in (0, 1)]
+        shapes = [each[0] for each in best if each]
+        fault = check_pair(case, name, shapes) if len(shapes) == 2 else "no launch shape works"
+        if fault:
+            note(tokens=case.tokens, active=case.active, name=name, stack="both", error=fault, shape=str(shapes))
+        else:
+            time_pair(case, name, PAIRS[name], shapes, note, repeats)
 
 
-def warm(layers: list[Any], share: int, shares: int) -> None:
-    """Compile what `time_case` will launch, a share of it: processes that do so fill the compiler's cache together."""
-    number = 0
-    for tokens, active in cases():
-        for layer in layers:
-            case = cases_of(layer, tokens, active)[0]
-            ways = designs(layer, torch.cuda.Stream(), layer.stack.experts, case.starts is None)
-            for launch in (dense, staged, *ways.values()):
-                for tile in tiles_of(layer, tokens):
-                    number += 1
-                    if number % shares == share:
-                        launch(case, tile)
+def time_pair(
+    case: Case, name: str, run: Callable[[Call, Call], object], shapes: list[Any], note: Callable[..., None],
+    repeats: int,
+) -> None:  # fmt: skip
+    us = case.time(lambda i: run(case.call(0, shapes[0], i), case.call(1, shapes[1], i)), repeats)
+    note(
+        tokens=case.tokens, active=case.active, name=name, stack="both", us=[round(each, 2) for each in us],
+        shape=str(shapes),
+    )  # fmt: skip
+
+
+def warm(stacks: list[Stack], only: list[str], share: int, shares: int) -> None:
+    """Compile what `time_case` may launch, a share of it: processes that do so fill the compiler's cache together."""
+    seen: set[object] = set()
+    for tokens in (1, 64):
+        case = Case.of(stacks, tokens, ACTIVE_EXPERTS)
+        for which, stack in enumerate(stacks):
+            for name in ["dense", *wanted(SINGLE, only)]:
+                for shape in shapes_of(name, stack.layer.stack, tokens):
+                    if _is_mine(seen, (name, which, str(shape)), share, shares):
+                        _tried(lambda c=case, n=name, w=which, s=shape: SINGLE[n](c.call(w, s)))
+        for name in wanted(PAIRS, only):
+            both = [shapes_of(alone(name), stack.layer.stack, tokens) for stack in stacks]
+            for i in range(max(map(len, both))):
+                shapes = [found[i % len(found)] for found in both]
+                if _is_mine(seen, (name, str(shapes)), share, shares):
+                    _tried(lambda c=case, n=name, s=shapes: PAIRS[n](c.call(0, s[0]), c.call(1, s[1])))
     torch.cuda.synchronize()
 
 
-def _in_turn(launch: Launch, cases: list[Case], tile: Tile) -> Callable[[int], object]:
-    return lambda i: launch(cases[i % len(cases)], tile)
+def _is_mine(seen: set[object], what: object, share: int, shares: int) -> bool:
+    is_new = what not in seen
+    seen.add(what)
+    return is_new and len(seen) % shares == share
 
 
-SMALL: tuple[tuple[int, list[int] | None], ...] = ((3, None), (18, None), (3, [1, 4]), (1, [5]))
-"""Tokens and chosen experts that are checked without a GPU."""
+def _tried(launch: Callable[[], object]) -> None:
+    try:
+        launch()
+    except Exception as error:
+        print(repr(error)[:300], flush=True)
 
 
-def check(note: Callable[..., None], which: Iterable[tuple[int, list[int] | None]] = SMALL) -> None:
-    """Every design on a small layer, bits alone."""
+SMALL: tuple[tuple[int, int], ...] = ((18, 6), (2, 2))
+"""Tokens and active experts that are checked without a GPU."""
+
+
+def check(note: Callable[..., None], which: Iterable[tuple[int, int]] = SMALL, only: list[str] | None = None) -> None:
+    """Designs on a small layer, whose exceptions are many: what they give alone."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float16
-    stack = replace(STACKS[0], experts=6, rows=64, cols=16, exception_share=0.03)
-    layer = _Layer(stack, make_streams(stack, device), device)
-    layer.dense = layer.dense.view(torch.uint8).remainder(120).view(torch.float8_e4m3fn)  # no NaN
-    tile = Tile(16, 32, 128, 4, 3)
-    finite = _Layer(stack, _encoded(layer), device)
-    for tokens, chosen in which:
-        active = len(chosen) if chosen else 6
-        starts = None if chosen is None else expert_start(6, torch.tensor(chosen), tokens, device)
-        x = finite.tokens(active * tokens, dtype)
-        case = Case(finite, x, torch.empty(len(x), 64, dtype=dtype, device=device), starts, active, tokens)
-        side = torch.cuda.Stream() if device.type == "cuda" else None
-        found: dict[str, Launch] = {"staged": staged}
-        for all_of_them in (False, True):
-            found |= designs(finite, side, 6, all_of_them)
-        found["flow, ring of 2"] = lambda case, tile: run_flow(
-            case, tile, finite.workspace[:2], counters_of(device, 2), ahead=1, stride=1, prefetch=0
-        )
-        found["chunks of 2"] = lambda case, tile, s=side: run_chunks(case, tile, 2, s)
-        for name, launch in found.items():
-            fault = same_bits(launch, case, tile)
-            note(tokens=tokens, chosen=chosen, name=name, **({"error": fault} if fault else {"bits": "equal"}))
+    sizes = ((128, 32), (256, 40)) if device.type == "cuda" else ((64, 16), (128, 8))
+    stacks = [
+        Stack(replace(STACKS[0], name=name, experts=6, rows=rows, cols=cols, exception_share=0.03), device)
+        for name, (rows, cols) in zip(("gate and up", "down"), sizes, strict=True)
+    ]
+    for tokens, active in which:
+        case = Case.of(stacks, tokens, active, dtype)
+        base = {"tokens": tokens, "active": active}
+        for name in wanted(SINGLE, only or []):
+            for number, stack in enumerate(stacks):
+                for shape in shapes_of(name, stack.layer.stack, tokens)[:: 1 if in_gluon(name) else 5]:
+                    fault = check_single(case, number, name, shape)
+                    note(**base, name=name, stack=stack.name, **({"error": fault} if fault else {"values": "right"}))
+        for name in wanted(PAIRS, only or []):
+            both = [shapes_of(alone(name), stack.layer.stack, tokens) for stack in stacks]
+            for at in (0, -1):
+                fault = check_pair(case, name, [found[at] for found in both])
+                note(**base, name=name, **({"error": fault} if fault else {"values": "right"}))
 
 
-def _encoded(layer: Any) -> Any:
-    """The streams of the layer's dense scales, by the encoder."""
-    from csf_tool.gpu.encode import compress_nvfp4_scales
+def profile(stacks: list[Stack], only: list[str]) -> None:
+    """Each product of each design alone and once, in its best launch shape, for a profiler that waits for its start."""
+    for active in (ACTIVE_EXPERTS, stacks[0].layer.stack.experts):
+        case = Case.of(stacks, 1, active)
+        for name in wanted(SINGLE, only):
+            for which in (0, 1):
+                shape = fastest(case, which, name)[0]
+                torch.cuda.synchronize()
+                torch.cuda.profiler.start()
+                SINGLE[name](case.call(which, shape, 1))
+                torch.cuda.synchronize()
+                torch.cuda.profiler.stop()
+                print(f"profiled: {name}, {case.products[which].stack.name}, {active} active, {shape}", flush=True)
 
-    return compress_nvfp4_scales(layer.dense)
+
+def table(paths: list[Path]) -> None:
+    """Microseconds and the ratio to the fastest product with dense scales, by case; `*` where spread is over 5%."""
+    rows: dict[tuple[int, int], dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    for path in paths:
+        for line in path.read_text().splitlines():
+            result = json.loads(line)
+            if "us" in result or "error" in result:
+                rows[result["tokens"], result["active"]][result["name"]][result.get("stack", "both")] = result
+    for (tokens, active), designs in rows.items():
+        if not any("us" in each for found in designs.values() for each in found.values()):
+            continue
+        stacks = ("both", *(stack.name for stack in STACKS))
+        plain = {stack: _least(designs, stack) for stack in stacks}
+        print("\n" + _line(f"{tokens} tokens, {active} active", stacks))
+        for name, found in designs.items():
+            cells = [_cell(found.get(stack), plain[stack]) for stack in stacks]
+            print(_line(name, cells))
+
+
+def _line(name: str, cells: Iterable[str]) -> str:
+    both, *others = cells
+    return f"{name:32}{both:14}{''.join(f'{each:27}' for each in others)}".replace(f"{'-':27}", "").rstrip(" -")
+
+
+def _least(designs: dict[str, dict[str, Any]], stack: str) -> float:
+    plain = [
+        found[stack]["us"][0] for name, found in designs.items() if "dense" in name and "us" in found.get(stack, {})
+    ]
+    return min(plain, default=float("nan"))
+
+
+def _cell(result: Any, plain: float) -> str:
+    if not result:
+        return "-"
+    if "error" in result:
+        return "WRONG"
+    us, low, high = result["us"]
+    shape = "" if result["stack"] == "both" else _short(result["shape"])
+    return f"{us:.1f} {us / plain:.3f}{'*' if high - low > us / 20 else ''} {shape}"
+
+
+def _short(shape: str) -> str:
+    tiles = re.findall(r"rows=(\d+), columns=(\d+), depth=(\d+), warps=(\d+), stages=(\d+)", shape)
+    return "x".join(tiles[0]) if tiles else shape
 
 
 def compile_all() -> None:
-    """Registers and spills of every kernel in its launch shapes, for sm_90."""
+    """Registers and spills of the kernels in their launch shapes, for sm_90."""
     from offline import resources
 
-    base = {
-        "x": "*bf16", "weight": "*u8", "out": "*bf16", "fixed": "*u8", "leads": "*i16", "rest": "*i32",
-        "piece_starts": "*i32", "starts": "*i32",
-    }  # fmt: skip
+    plain = {"x": "*bf16", "weight": "*u8", "out": "*bf16", "blocks": "*i32", "lines": "i32"}
     for stack in STACKS:
-        columns, depth = stack.rows, stack.cols * 16
-        _, size, items = divide(0, columns, stack.cols, 4, 128)
-        for tile in TILES:
+        size, items = divide(0, stack.rows, stack.cols, 4, 128)[1:]
+        for tile in _TILES:
             if not _fits(tile, stack):
                 continue
             shape = {
-                "N": columns, "K": depth, "TOKENS": tile.rows, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns,
+                "N": stack.rows, "K": stack.cols * 16, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns,
                 "BLOCK_K": tile.depth,
             }  # fmt: skip
-            options = {"num_warps": tile.warps, "num_stages": tile.stages}
-            types = base | {"ring": "*fp8e4nv", "counters": "*i32", "experts": "i32", "groups": "i32"}
+            options: Any = {"num_warps": tile.warps, "num_stages": tile.stages}
+            types = plain | {"fixed": "*u8", "rest": "*i32", "rest_starts": "*i32", "scratch": "*u8"}
             own = shape | {
-                "GROUP": 64, "SIZE": size, "ITEMS": items, "STRIDE": 1, "RING": 16, "AHEAD": 8, "EVERY": 512,
-                "MBLOCKS": 1, "PREFETCH": 4096, "DECODE": True,
+                "LANES": 32 * tile.warps, "CHUNKS": triton.next_power_of_2(tile.columns * stack.cols // 16),
             }  # fmt: skip
-            print(stack.name, tile, "flow", resources(flow, types, own, **options), flush=True)
-            types = {k: v for k, v in base.items() if k in ("x", "weight", "out", "starts")} | {"scale": "*fp8e4nv"}
-            more = options | {"launch_pdl": True}
-            print(stack.name, tile, "after", resources(multiply_after, types, shape | {"PREFETCH": 4096}, **more))
-        types = {k: v for k, v in base.items() if k not in ("x", "weight")} | {"out": "*u8", "experts": "i32"}
-        own = {"ROWS": columns, "COLS": stack.cols, "GROUP": 64, "SIZE": size, "ITEMS": items, "EVERY": 512}
-        print(stack.name, "decode_ahead", resources(decode_ahead, types, own, num_warps=4), flush=True)
+            print(stack.name, tile, "strip", resources(strip, types, own, **options), flush=True)
+            types = plain | {"scale": "*fp8e4nv"}
+            print(stack.name, tile, "after", resources(product_after, types, shape, launch_pdl=True, **options))
+            types |= {
+                "programs": "i32", "fixed": "*u8", "leads": "*i16", "rest": "*i32", "starts": "*i32", "out_b": "*u8",
+                "active": "*i32",
+            }  # fmt: skip
+            own = shape | {
+                "ROWS": stack.rows, "COLS": stack.cols, "GROUP": 64, "SIZE": size, "ITEMS": items,
+                "LANES": 32 * tile.warps,
+            }  # fmt: skip
+            print(stack.name, tile, "beside", resources(product_and_decode, types, own, launch_pdl=True, **options))
 
 
-def cases() -> Iterable[tuple[int, int]]:
-    """Tokens and active experts, most wanted first."""
-    experts = STACKS[0].experts
-    return (
-        (1, ACTIVE_EXPERTS), (1, experts), (16, ACTIVE_EXPERTS), (16, experts),
-        (64, ACTIVE_EXPERTS), (64, experts), (4, ACTIVE_EXPERTS),
-    )  # fmt: skip
+CASES = (
+    (1, ACTIVE_EXPERTS),
+    (1, 512),
+    (16, ACTIVE_EXPERTS),
+    (64, ACTIVE_EXPERTS),
+    (16, 512),
+    (64, 512),
+    (4, 8),
+    (4, 512),
+)
+"""Tokens and active experts, most wanted first."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--skip", nargs="*", default=[], help="how names of designs begin that are left out")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--table", type=Path, nargs="+")
+    parser.add_argument("--only", nargs="*", default=[], help="the designs to take")
     parser.add_argument("--warm", help="I/N: compile the I-th of N parts of all, and no more")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no further case after so long")
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=12)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    SKIPPED.extend(options.skip)
     if options.compile:
-        compile_all()
-        return
+        return compile_all()
+    if options.table:
+        return table(options.table)
     note = Note(options.json)
     if options.check:
-        check(note)
-    else:
-        begun, device = time.monotonic(), torch.device("cuda")
-        layers = [_Layer(stack, make_streams(stack, device), device) for stack in STACKS]
-        if options.warm:
-            warm(layers, *map(int, options.warm.split("/")))
-            return
-        for tokens, active in cases():
-            if time.monotonic() - begun < options.seconds:
-                note(tokens=tokens, active=active, seconds=round(time.monotonic() - begun, 1))
-                time_case(layers, tokens, active, note, options.repeats)
+        check(note, ((*SMALL, (70, 2)) if torch.cuda.is_available() else SMALL), options.only)
+        sys.exit(1 if note.wrong else 0)
+    begun, device = time.monotonic(), torch.device("cuda")
+    stacks = [Stack(stack, device) for stack in STACKS]
+    if options.warm:
+        return warm(stacks, options.only, *map(int, options.warm.split("/")))
+    if options.profile:
+        return profile(stacks, options.only)
+    for tokens, active in CASES:
+        if time.monotonic() - begun < options.seconds:
+            note(case=[tokens, active], seconds=round(time.monotonic() - begun, 1))
+            time_case(Case.of(stacks, tokens, active), options.only, note, options.repeats)
     sys.exit(1 if note.wrong else 0)
 
 

@@ -19,13 +19,18 @@ TARGET = GPUTarget("cuda", 90, 32)
 
 
 def resources(kernel: Any, types: dict[str, str], constants: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """What a kernel takes: `types` of its arguments ("*u8", "i32", ...), all pointers aligned to 16 bytes."""
+    """What a kernel takes."""
+    return describe(compiled(kernel, types, constants, **options))
+
+
+def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], **options: Any) -> Any:
+    """A compiled kernel: `types` of its arguments ("*u8", "i32", ...), all pointers aligned to 16 bytes."""
     names = kernel.arg_names
     signature = {name: types.get(name, "constexpr") for name in names}
     missing = {name: None for name in names if name not in types and name not in constants}
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name].startswith("*")}
     source = make_source(kernel, signature, constants | missing, aligned)
-    return describe(compile_kernel(source, target=TARGET, options=options))
+    return compile_kernel(source, target=TARGET, options=options)
 
 
 def make_source(kernel: Any, signature: dict[str, str], constants: dict[str, Any], attributes: dict[Any, Any]) -> Any:

@@ -4,12 +4,11 @@ The product is weight-only: FP4 weights, unpacked in the kernel, and 16-bit acti
 kernel on the same weights; only where its scales come from differs.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-import triton
 
 from csf_tool.bench.gemm_kernels import gemm
 from csf_tool.bench.timing import ENOUGH_REPEATS, Timing, time_graph
@@ -44,12 +43,22 @@ class Tile:
 
 
 _TILES = (
+    Tile(16, 16, 128, 1, 6),
+    Tile(16, 16, 256, 1, 4),
+    Tile(16, 16, 512, 2, 3),
+    Tile(16, 32, 128, 2, 5),
     Tile(16, 32, 128, 4, 4),
-    Tile(16, 64, 128, 4, 3),
+    Tile(16, 32, 256, 2, 4),
+    Tile(16, 32, 256, 4, 4),
+    Tile(16, 32, 512, 4, 3),
     Tile(16, 64, 128, 2, 4),
+    Tile(16, 64, 128, 4, 4),
+    Tile(16, 64, 256, 4, 3),
     Tile(16, 128, 128, 4, 3),
     Tile(16, 128, 128, 4, 4),
+    Tile(64, 32, 128, 4, 4),
     Tile(64, 64, 128, 4, 3),
+    Tile(64, 64, 256, 4, 3),
     Tile(64, 128, 128, 4, 3),
     Tile(128, 128, 64, 8, 3),
     Tile(128, 128, 128, 8, 3),
@@ -120,37 +129,42 @@ class _Layer:
         return (self.weight.nbytes + self.dense.nbytes) // self.stack.experts * active
 
 
+def row_blocks(rows: Sequence[int], block: int, device: torch.device) -> torch.Tensor:
+    """Blocks of at most `block` rows, of experts with so many `rows` each: int32 `[blocks, 3]`, as the kernel has it.
+
+    Engines give such a list to their products, too, so that no program starts for an expert without rows.
+    """
+    found, begin = [], 0
+    for expert, count in enumerate(rows):
+        found += [(expert, first, begin + count) for first in range(begin, begin + count, block)]
+        begin += count
+    return torch.tensor(found, dtype=torch.int32).reshape(-1, 3).to(device)
+
+
 def multiply(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    scale: torch.Tensor,
-    out: torch.Tensor,
-    starts: torch.Tensor | None,
-    tokens: int,
-    tile: Tile,
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, out: torch.Tensor, blocks: torch.Tensor, tile: Tile
 ) -> torch.Tensor:
-    """`out[rows of expert e] = x[rows of e] @ (weight[e] * scale[e]).T`; an expert has at most `tokens` rows.
+    """`out[rows of expert e] = x[rows of e] @ (weight[e] * scale[e]).T`, for `row_blocks` of `tile.rows`.
 
     Shapes and dtypes stand at the kernel.
     """
-    experts, columns, half = weight.shape
-    grid = (columns // tile.columns, experts, triton.cdiv(tokens, tile.rows))
-    gemm[grid](
-        x,
-        weight,
-        scale,
-        out,
-        starts,
-        N=columns,
-        K=2 * half,
-        TOKENS=tokens,
-        BLOCK_M=tile.rows,
-        BLOCK_N=tile.columns,
-        BLOCK_K=tile.depth,
-        SCALED_DOT=tile.scaled_dot,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-    )
+    _, columns, half = weight.shape
+    if len(blocks):
+        gemm[(columns // tile.columns, len(blocks))](
+            x,
+            weight,
+            scale,
+            out,
+            blocks,
+            N=columns,
+            K=2 * half,
+            BLOCK_M=tile.rows,
+            BLOCK_N=tile.columns,
+            BLOCK_K=tile.depth,
+            SCALED_DOT=tile.scaled_dot,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
     return out
 
 
@@ -202,6 +216,12 @@ def _few(layer: _Layer, tokens: int) -> list[torch.Tensor | None]:
     return [expert_start(experts, chosen, tokens, layer.device) for chosen in order.split(ACTIVE_EXPERTS)]
 
 
+def blocks_of(layer: _Layer, starts: torch.Tensor | None, tokens: int, block: int) -> torch.Tensor:
+    """The blocks of a routing, or those of `tokens` rows of every expert."""
+    rows = [tokens] * layer.stack.experts if starts is None else starts.diff().tolist()
+    return row_blocks(rows, block, layer.device)
+
+
 def _time_product(
     layer: _Layer, way: str, routings: list[torch.Tensor | None], tokens: int, repeats: int
 ) -> GemmResult:
@@ -210,7 +230,8 @@ def _time_product(
     out = torch.empty(len(x), layer.columns, dtype=x.dtype, device=layer.device)
 
     def product(tile: Tile, scale: torch.Tensor) -> Callable[[int], object]:
-        return lambda i: multiply(x, layer.weight, scale, out, routings[i % len(routings)], tokens, tile)
+        blocks = [blocks_of(layer, starts, tokens, tile.rows) for starts in routings]
+        return lambda i: multiply(x, layer.weight, scale, out, blocks[i % len(blocks)], tile)
 
     def staged(tile: Tile) -> Callable[[int], object]:
         after = product(tile, layer.workspace)
@@ -256,7 +277,8 @@ def _works(tile: Tile, device: torch.device) -> bool:
 
     def product(tile: Tile) -> torch.Tensor:
         out = torch.empty(len(x), layer.columns, dtype=x.dtype, device=device)
-        return multiply(x, layer.weight, layer.dense, out, None, tile.rows, tile)
+        blocks = blocks_of(layer, None, tile.rows, tile.rows)
+        return multiply(x, layer.weight, layer.dense, out, blocks, tile)
 
     try:
         scaled = product(tile)

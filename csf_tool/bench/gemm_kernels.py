@@ -59,24 +59,18 @@ def _weights(codes, factor, DTYPE: tl.constexpr):
 
 @triton.jit
 def gemm(
-    x, weight, scale, out, starts,
-    N: tl.constexpr, K: tl.constexpr, TOKENS: tl.constexpr,
+    x, weight, scale, out, blocks,
+    N: tl.constexpr, K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SCALED_DOT: tl.constexpr,
 ):  # fmt: skip
-    """out[rows of e] = x[rows of e] @ (weight[e] * scale[e]).T, for columns of axis 0, expert axis 1, rows of axis 2.
+    """out[rows of e] = x[rows of e] @ (weight[e] * scale[e]).T, for columns of axis 0 and a block of rows of axis 1.
 
     x bfloat16 (interpreted: float16) `[rows, K]`, weight uint8 `[experts, N, K / 2]` with the even column in the low
-    bits, scale float8_e4m3fn `[experts, N, K / 16]`, out like x `[rows, N]`. Batched, every expert has TOKENS rows;
-    grouped, expert e has the rows from starts[e] to starts[e + 1], and one without rows is left at once.
+    bits, scale float8_e4m3fn `[experts, N, K / 16]`, out like x `[rows, N]`, blocks int32 `[blocks, 3]`: the expert of
+    each block, its first row, and where the expert's rows end.
     """
-    expert = tl.program_id(1)
-    if starts is None:
-        begin, end = expert * TOKENS, (expert + 1) * TOKENS
-    else:
-        begin, end = tl.load(starts + expert), tl.load(starts + expert + 1)
-    begin += tl.program_id(2) * BLOCK_M
-    if begin >= end:
-        return
+    blocks += tl.program_id(1) * 3
+    expert, begin, end = tl.load(blocks), tl.load(blocks + 1), tl.load(blocks + 2)
     row = begin + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     line = expert.to(tl.int64) * N + column

@@ -45,9 +45,9 @@ def test_ways_to_decode(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [(18, None), (2, [1, 4])], ids=str)
+@pytest.mark.parametrize("which", [(18, 6), (2, 2)], ids=str)
 @pytest.mark.usefixtures("benchmarks")
-def test_ways_to_multiply(which: tuple[int, list[int] | None]) -> None:
+def test_ways_to_multiply(which: tuple[int, int]) -> None:
     import fused
 
     notes = Notes()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from csf_tool.bench.gemm import Tile, multiply
+from csf_tool.bench.gemm import Tile, multiply, row_blocks
 from tests.gpu.stacks import DEVICE
 
 EXPERTS, COLUMNS, DEPTH = 4, 64, 128
@@ -40,8 +40,8 @@ def test_each_expert_multiplies_its_own_rows(weight: torch.Tensor, scale: torch.
     parts = [part.float() @ w.T for part, w in zip(x.split(rows), dequantized(weight, scale), strict=True)]
     expected = torch.cat(parts)
     out = torch.full((total + 1, COLUMNS), 7, dtype=DTYPE, device=DEVICE)
-    starts = None if len(set(rows)) == 1 and total else torch.tensor([0, *rows]).cumsum(0).int().to(DEVICE)
+    tile = Tile(16, 32, 64, 4, 2)
     x, weight, scale = (tensor.to(DEVICE) for tensor in (x, weight, scale))
-    multiply(x, weight, scale, out, starts, max(rows) or 1, Tile(16, 32, 64, 4, 2))
+    multiply(x, weight, scale, out, row_blocks(rows, tile.rows, x.device), tile)
     torch.testing.assert_close(out[:total].cpu().float(), expected, rtol=2e-2, atol=2e-1)
     assert (out[total:] == 7).all()
