@@ -370,12 +370,10 @@ def decode(
         chosen = tl.load(routing + slot)
         expert = chosen.to(tl.int64) - offset
         if (expert >= 0) & (expert < experts) & _comes_first(routing, slot, chosen, LANES):
-            # One item, but a loop: without it the compiler takes up to 48 registers, not 32, and half the programs fit.
-            for item in range(tl.program_id(0), ITEMS, tl.num_programs(0)):
-                _decode_item(
-                    fixed, leads, rest, starts, out, expert, item, destinations, table,
-                    ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
-                )  # fmt: skip
+            _decode_item(
+                fixed, leads, rest, starts, out, expert, tl.program_id(0), destinations, table,
+                ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
+            )  # fmt: skip
     elif ROUTED:
         lane = tl.arange(0, _EXPERT_BLOCK)
         first = tl.program_id(0) * _EXPERT_BLOCK
