@@ -4,9 +4,9 @@
     python benchmarks/decode_candidates.py --compile              # anywhere: registers and spills for sm_90
     TRITON_INTERPRET=1 python benchmarks/decode_candidates.py --check   # anywhere: bytes, on small stacks
 
-A candidate is a way to divide a routed decode among programs, a launch shape, or a table of exceptions that is made for
-one layout. Each gives the product's bytes, or is reported as wrong and not timed. Results are appended to the file one
-by one, so that a run that is cut off leaves what it has.
+A candidate is a way to divide a routed decode among programs, or a table of leads. Each gives the product's bytes, or
+is reported as wrong and not timed. Results are appended to the file one by one, so that a run that is cut off leaves
+what it has.
 """
 
 import argparse
@@ -31,9 +31,7 @@ from csf_tool.bench.timing import time_graph
 from csf_tool.bench.workloads import WORKLOADS, Workload, expert_start, make_streams
 from csf_tool.codec.formats import NVFP4, POSITION_BITS, POSITION_MASK
 from csf_tool.gpu import decode as product
-from csf_tool.gpu.decode_kernels import _load_exceptions, _row_words
-from csf_tool.gpu.launching import launching_at
-from csf_tool.gpu.layout_kernels import SWIZZLED, first_quad, first_row, store_exceptions, store_words
+from csf_tool.gpu.layout_kernels import SWIZZLED
 from csf_tool.gpu.layouts import ScaleLayout, divide
 from csf_tool.gpu.scales import CsfScales, decompress_csf_scales, prepared
 from csf_tool.gpu.streams import CsfStreams
@@ -79,92 +77,7 @@ def floor(source, out, chunks, READ: tl.constexpr, SIZE: tl.constexpr, STORE: tl
         tl.store(out + more, rest, mask=(more < (READ - LOADED) // 4) & (rest == 0x12345678))
 
 
-# --- the 128x4 layout with exceptions sorted for it ---
-
-
-@triton.jit
-def exact(
-    fixed, leads, rest, starts, out,
-    ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
-    """One program an item, which looks at its own exceptions alone: `rest` is in the order of items."""
-    ROW_BYTES: tl.constexpr = (COLS * BITS + 7) // 8
-    SLAB_BYTES: tl.constexpr = 16 * (1 + ROW_BYTES)
-    QUADS: tl.constexpr = (COLS + 3) // 4
-    PARTS: tl.constexpr = QUADS // WIDTH
-    BLOCKS: tl.constexpr = (ROWS + 127) // 128
-    work = tl.program_id(0)
-    plane, item = (work // ITEMS).to(tl.int64), work % ITEMS
-    begin, end = tl.load(starts + work), tl.load(starts + work + 1)
-    lane = tl.arange(0, LANES)
-    early = _load_exceptions(rest, begin + lane, end)
-    fixed += plane * (ROWS // 16 * SLAB_BYTES)
-    if GROUP:
-        leads += plane * ((ROWS * COLS + GROUP - 1) // GROUP)
-    out += plane * (BLOCKS * QUADS * 512)
-    run = item * SIZE + tl.arange(0, SIZE)[:, None]
-    row = first_row(run, PARTS, SWIZZLED)
-    first = first_quad(run, PARTS, WIDTH, SWIZZLED)
-    quad = first + tl.arange(0, WIDTH)[None, :]
-    a = _row_words(fixed, leads, None, row, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    b = _row_words(fixed, leads, None, row + 32, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    c = _row_words(fixed, leads, None, row + 64, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    d = _row_words(fixed, leads, None, row + 96, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    words = tl.join(tl.join(a, b), tl.join(c, d)).permute(1, 0, 3, 2).reshape(WIDTH * SIZE, 4)
-    at = tl.arange(0, WIDTH * SIZE)[:, None]
-    run = item * SIZE + at % SIZE
-    tile = run // (PARTS * 32) * QUADS + first_quad(run, PARTS, WIDTH, SWIZZLED) + at // SIZE
-    word = (tile * 32 + first_row(run, PARTS, SWIZZLED) % _TILE_ROWS) * 4 + tl.arange(0, 4)[None, :]
-    store_words(out, word, words, run < BLOCKS * PARTS * 32, True)
-    if begin < end:
-        tl.debug_barrier()
-        store_exceptions(out, early, begin + lane < end, item, None, None, ROWS, COLS, SIZE, 0, SWIZZLED, False, 0)
-        for more in range(begin + LANES, end, LANES):
-            late = _load_exceptions(rest, more + lane, end)
-            store_exceptions(out, late, more + lane < end, item, None, None, ROWS, COLS, SIZE, 0, SWIZZLED, False, 0)
-
-
-def sorted_rest(scales: CsfScales, streams: CsfStreams, group: int, size: int) -> tuple[torch.Tensor, ...]:
-    """Leads, the other exceptions in the order of items of `size` runs, and where those of each item begin."""
-    rows, cols, experts = streams.rows, streams.cols, streams.experts
-    words, plane = streams.words, streams.plane_of_each()
-    leads = scales._tables.leads
-    if group:
-        leads, words, plane = product._split_leads(words, plane, experts, -(-rows * cols // group), group)
-    width = divide(_SWIZZLED, rows, cols, 4, 128).width
-    parts = -(-cols // 4) // width
-    position = (words & POSITION_MASK).long()
-    row, quad = position // cols, position % cols // 4
-    part = (row // 128 * 8 + row % 32 // 4) * parts + quad // width
-    run = part * 4 + row % 4
-    items = -(-(-(-rows // 128) * parts * 32) // size)
-    key = plane * items + run // size
-    order = torch.argsort(key, stable=True)
-    every = torch.arange(experts * items + 1, device=key.device)
-    return leads, words[order].contiguous(), torch.searchsorted(key[order].contiguous(), every, out_int32=True)
-
-
 # --- launching ---
-
-
-def shape(scales: CsfScales, form: int, warps: int = 4, size: int = 0) -> dict[str, Any]:
-    """The constants of a launch: as the product's, or with another number of runs or bytes an item."""
-    width, normal, items = divide(form, scales.rows, scales.cols, 4, 32 * warps)
-    if size:
-        items, normal = -(-items * normal // size), size
-    return {
-        "ROWS": scales.rows, "COLS": scales.cols, "BITS": 4, "GROUP": scales._tables.lead_group, "WIDTH": width,
-        "SIZE": normal, "ITEMS": items, "LANES": 32 * warps,
-    }  # fmt: skip
-
-
-def launch_exact(scales: CsfScales, tables: tuple[torch.Tensor, ...], group: int, out: torch.Tensor, size: int) -> None:
-    leads, rest, starts = tables
-    constants = shape(scales, _SWIZZLED, 4, size) | {"GROUP": group}
-    grid = (scales.experts * constants["ITEMS"],)
-    with launching_at(out):
-        exact[grid](scales._tables.fixed, leads, rest, starts, out, **constants, num_warps=4)
 
 
 def product_with(per_sm: int, slots: int = 0) -> Callable[..., torch.Tensor]:
@@ -269,7 +182,7 @@ def run_routed(bench: Bench, active: int, form: str) -> None:
 
 
 def run_unrouted(bench: Bench) -> None:
-    """Whole stacks: the product in both layouts, exceptions sorted for the 128x4 layout, other groups of leads."""
+    """Whole stacks: the product in both layouts, and other groups of leads."""
     for form in ("linear", "swizzled"):
         want = bench.wanted(form)
         bench.run(
@@ -280,14 +193,6 @@ def run_unrouted(bench: Bench) -> None:
             expands = [flashinfer.expander(bench._copy()) for _ in range(bench.sets)]
             shaped = [o[: want.numel()].view(bench.scales[0].dense_shape(form)) for o in bench.outs]
             bench.run(f"all, {form}", "FlashInfer", lambda i, f=form, e=expands, s=shaped: e[i](s[i], f, None), want)
-    want = bench.wanted("swizzled")
-    for group in (0, 16, 32, 64):
-        for size in (128, 256):
-            tables = [sorted_rest(scales, bench.streams, group, size) for scales in bench.scales]
-            bench.run(
-                "all, swizzled", f"exceptions sorted for it, leads by {group}, {size} runs",
-                lambda i, t=tables, g=group, n=size: launch_exact(bench.scales[i], t[i], g, bench.outs[i], n), want,
-            )  # fmt: skip
     for group in (0, 16, 32):
         regrouped = [with_leads(scales, bench.streams, group) for scales in bench.scales]
         for form in ("linear", "swizzled"):
@@ -444,23 +349,33 @@ def check(device: torch.device, note: Callable[..., None], shapes: Sequence[tupl
         run_unrouted(Bench(work, clustered(work, device), note, 1))
 
 
+ROUTINGS = {
+    "all": {"ROUTED": False, "SLOTS": False, "CHOICES": 0},
+    "expert_start": {"ROUTED": True, "SLOTS": False, "CHOICES": 0},
+    "many topk_ids": {"ROUTED": True, "SLOTS": False, "CHOICES": 512},
+    "few topk_ids": {"ROUTED": True, "SLOTS": True, "CHOICES": 0},
+}
+"""The decode kernel's constants by routing."""
+
+
 def compile_all() -> None:
-    """Registers and spills of every candidate, for sm_90."""
+    """Registers and spills of the decode kernel, for sm_90."""
     from offline import resources
 
-    pointers = {"fixed": "*u8", "leads": "*i16", "rest": "*i32", "starts": "*i32", "out": "*u8"}
+    types = {
+        "fixed": "*u8", "leads": "*i16", "rest": "*i32", "starts": "*i32", "out": "*u8", "routing": "*i32",
+        "number": "i32", "offset": "i32", "experts": "i32",
+    }  # fmt: skip
     for work in (GATE_UP, DOWN):
         for form in (0, _SWIZZLED):
             width, size, items = divide(form, work.rows, work.cols, 4, 128)
             constants = {
                 "ROWS": work.rows, "COLS": work.cols, "BITS": 4, "GROUP": 64, "WIDTH": width, "SIZE": size,
-                "ITEMS": items, "LANES": 128,
+                "ITEMS": items, "LANES": 128, "FORM": form, "SWAP": False, "TURNS": 0, "WORD_ALIGNED": True,
             }  # fmt: skip
-            if form:
-                print(work.name, "exact", resources(exact, pointers, constants, num_warps=4))
-    for size in (4096, 16384):
-        own = {"READ": size * 55 // 100 // 16 * 16, "SIZE": size, "STORE": ".cs"}
-        print("floor", size, resources(floor, {"source": "*u8", "out": "*u8", "chunks": "i32"}, own, num_warps=4))
+            for name, own in ROUTINGS.items():
+                found = resources(product.decode_kernels.decode, types, constants | own, num_warps=4)
+                print(work.name, "128x4" if form else "linear", name, found)
 
 
 class Note:

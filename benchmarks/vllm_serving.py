@@ -6,9 +6,9 @@ of serving it runs in a process of its own: dense, mode 1 and mode 2 with vLLM's
 the emulation, which takes scales as they are. Compared are tokens and log-probabilities, to the bit; measured are bytes
 on the device, seconds of loading, and tokens a second, medians of `--repeat`. With the back end that vLLM chooses, the
 model is loaded so often, and once more, before the one that serves: the first load is shown by itself, for it imports
-modules and makes kernels ready, too. Of the others the most memory is shown, of the process (resident, with
-mapped files) and of the device. Runs are repeated in a second and third round as long as the time lasts; their
-samples are put together.
+modules and makes kernels ready, too. Of the others the memory is shown that one took at most, of the process (resident,
+with mapped files) and of the device: the least of them, for vLLM may hold models that were let go. Runs are repeated in
+a second and third round as long as the time lasts; their samples are put together.
 
 usage: PYTHONPATH=. python benchmarks/vllm_serving.py FOLDER [--layers 4] [--limit 420] [--out FILE.json] [--ways ...]
 
@@ -199,7 +199,7 @@ def table(results: dict[str, list[dict[str, Any]]]) -> None:
         for mine, theirs in zip(speeds[name], speeds.get(WAYS[name].beside, [[]] * len(BATCHES)), strict=True):
             of_dense = f"{median(mine) / median(theirs):.3f}" if mine and theirs else "-"
             cells.append(f"{median(mine):>9,.0f} ({of_dense}, n={len(mine)})" if mine else "-")
-        peaks = [f"{median(of(found, kind)) / 2**20:,.0f}" for kind in ("host", "device") if of(found, kind)]
+        peaks = [f"{min(of(found, kind)) / 2**20:,.0f}" for kind in ("host", "device") if of(found, kind)]
         loading = f"{first:>9.2f} s {later:>14} {share:>8} {' + '.join(peaks) or '-':>15}"
         say(f"{name:<20} {rest:>15,} {loading} {start:>5.0f} s  " + "  ".join(cells))
 
