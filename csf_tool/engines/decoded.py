@@ -174,13 +174,18 @@ class _Ahead(Closing):
     def _first(self) -> Iterator[tuple[str, torch.Tensor]]:
         batch, future = self._batches.popleft()
         self._given = [given for given in self._given if given() is not None]
-        kept = sum(tensor.nbytes for tensor in (given() for given in self._given) if tensor is not None)
-        self.has_room = kept <= self._most_kept
+        self.has_room = _allocated(given() for given in self._given) <= self._most_kept
         begun = time.perf_counter()
         tensors = future.result()
         self._tally.waited += time.perf_counter() - begun
         self._given += map(weakref.ref, tensors)
         yield from zip([one.name for one in batch], tensors, strict=True)
+
+
+def _allocated(tensors: Iterable[torch.Tensor | None]) -> int:
+    """Bytes that are not free as long as one of these tensors is there: each may be a part of an allocation."""
+    storages = [tensor.untyped_storage() for tensor in tensors if tensor is not None]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _current_stream(device: torch.device) -> AbstractContextManager[object]:

@@ -177,9 +177,9 @@ def test_what_the_engine_has_no_use_for_is_not_read(tmp_path: Path) -> None:
     assert others and all(found[name] is tensor for name, tensor in others.items())
 
 
-def many(root: Path) -> tuple[Path, Path]:
+def many(root: Path, experts: int = 12) -> tuple[Path, Path]:
     """A dense checkpoint of many tensors, and its CSF."""
-    tensors = model(NVFP4, 2, experts=12)
+    tensors = model(NVFP4, 2, experts=experts)
     dense = write_hf(root / "dense", tensors)
     return dense, write_hf(root / "csf", {name: compressed(part, NVFP4) for name, part in tensors.items()})
 
@@ -212,6 +212,18 @@ def test_an_engine_that_keeps_all_it_is_given_keeps_its_own(tmp_path: Path) -> N
     assert raw(iter(found)) == want
     at_once = decoded._MOST_KEPT + decoded._AHEAD + 2  # with those that were on their way when it was seen
     assert 0 < tally.brought_bytes < at_once * 2 * limit < sum(map(len, want.values())) - tally.dense_bytes
+
+
+def test_an_engine_that_keeps_a_few_of_each_allocation_keeps_its_own(tmp_path: Path) -> None:
+    """Tensors of one shape in a batch are one allocation, which the last of them holds."""
+    _, csf = many(tmp_path, experts=36)
+    limit, tally = 2400, Tally()
+    kept: dict[int, torch.Tensor] = {}
+    for _, tensor in decoded_weights(untold(csf), opened(csf), CPU, tally, batch_bytes=limit, bring=True):
+        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)  # the first of each
+    everything = sum(tensor.nbytes for _, tensor in untold(csf))
+    at_once = decoded._MOST_KEPT + decoded._AHEAD + 2
+    assert 0 < tally.brought_bytes < at_once * 2 * limit < everything / 2
 
 
 def test_the_thread_that_loads_does_so_on_the_stream_of_the_engine(
