@@ -32,6 +32,7 @@ SOURCES = (
     "gpu/launching.py",
     "gpu/layout_kernels.py",
     "gpu/layouts.py",
+    "gpu/routing.py",
     "gpu/scales.py",
     "gpu/streams.py",
     "gpu/workspace.py",

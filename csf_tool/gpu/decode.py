@@ -1,7 +1,6 @@
 """The decode kernel's tables of a stack, and its launch. Another kernel means another such module."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 import triton
@@ -11,6 +10,7 @@ from csf_tool.codec.prepared import LEAD_GROUP, leads_pay, piece_bytes
 from csf_tool.gpu import decode_kernels
 from csf_tool.gpu.launching import is_traced, launching_at, multiprocessors, require_gpu
 from csf_tool.gpu.layouts import LayoutArguments, divide
+from csf_tool.gpu.routing import Routing
 from csf_tool.gpu.streams import CsfStreams
 
 # The launch shape that was fastest on an H200, of 2 to 16 KiB a program and 2 to 16 warps.
@@ -22,21 +22,6 @@ MOST_SLOTS = 128
 
 _CHOICES = 512
 """Chosen experts that a program looks at at a time: four a thread, so that their loads are under way together."""
-
-
-class Routing(NamedTuple):
-    """Choice of the experts of a stack that are decoded: those that have rows."""
-
-    expert_start: torch.Tensor | None = None
-    """Place where the rows of each expert begin, and the row count: int32 or int64 `[experts + 1]`."""
-    topk_ids: torch.Tensor | None = None
-    """The experts that were chosen, in any order, as often as they were: int32 or int64, contiguous."""
-    expert_offset: int = 0
-    """The number that the first expert of the stack has among `topk_ids`."""
-
-
-EVERYONE = Routing()
-"""All experts."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

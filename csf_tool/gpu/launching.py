@@ -26,6 +26,14 @@ def require_gpu(tensor: torch.Tensor) -> None:
         raise ValueError(f"the scales are on {tensor.device}: move them to a GPU, or set TRITON_INTERPRET=1")
 
 
+def require_contiguous_at(name: str, tensor: torch.Tensor, device: torch.device) -> None:
+    """Raise ValueError when a caller's tensor is not on the device of the scales, or is a view with gaps."""
+    if tensor.device != device:
+        raise ValueError(f"{name} is on {tensor.device}, but the scales are on {device}")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} must be contiguous")
+
+
 def is_traced(*tensors: torch.Tensor) -> bool:
     """Whether torch records calls for a graph, or hands them to a mode, in place of making them: it sees operators."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._len_torch_dispatch_stack():

@@ -9,6 +9,7 @@ import torch
 from csf_tool.codec import tiles
 from csf_tool.codec.prepared import piece_bytes
 from csf_tool.gpu import layout_kernels
+from csf_tool.gpu.launching import require_contiguous_at
 
 DenseLayout = Literal["linear", "swizzled", "marlin"]
 """Order of dense scales in memory: row-major, the 128x4 layout of tensor cores, or that of Marlin's kernels."""
@@ -74,7 +75,7 @@ class ScaleLayout:
     Rows come first, then the form. Make it once, for it is checked then, and use it for all stacks with such planes.
 
     Raises:
-        TypeError: a tensor is of the wrong kind or dtype.
+        TypeError: a field is of the wrong kind or dtype.
         ValueError: there is no such form, the rows are in two orders at once, or a tensor has no such contents.
     """
 
@@ -93,6 +94,9 @@ class ScaleLayout:
     def __post_init__(self) -> None:
         """Check everything that does not depend on a stack."""
         _form(self.form)
+        for name, kind in (("swap_halves", bool), ("interleave", int)):
+            if not isinstance(given := getattr(self, name), kind):
+                raise TypeError(f"{name} must be {kind.__name__}, not {type(given).__name__}")
         if self.interleave < 0:
             raise ValueError(f"interleave is {self.interleave}: give a number of rows")
         if self.table is not None:
@@ -114,8 +118,8 @@ class ScaleLayout:
         if fault := self.fault(rows, cols):
             raise ValueError(fault)
         for name, tensor in (("row_order", self._destinations), ("table", self.table)):
-            if tensor is not None and tensor.device != device:
-                raise ValueError(f"{name} is on {tensor.device}, the scales are on {device}")
+            if tensor is not None:
+                require_contiguous_at(name, tensor, device)
         return LayoutArguments(self._destinations, self.table, _FORMS[self.form], self.swap_halves, self.interleave)
 
     def fault(self, rows: int, cols: int) -> str | None:

@@ -17,8 +17,10 @@ import torch
 
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.dtypes import DTYPES
-from csf_tool.gpu.decode import EVERYONE, DecodeTables, Routing
+from csf_tool.gpu.decode import DecodeTables
+from csf_tool.gpu.launching import require_contiguous_at
 from csf_tool.gpu.layouts import AnyLayout, dense_shape, layout_of
+from csf_tool.gpu.routing import Routing
 from csf_tool.gpu.streams import CsfStreams
 
 
@@ -65,7 +67,11 @@ class CsfScales:
         return self.experts, *dense_shape(layout, self.rows, self.cols)
 
     def workspace_bytes(self, layout: AnyLayout = "linear") -> int:
-        """Bytes that `out` must have. For several stacks that share a workspace, take the maximum."""
+        """Bytes that `out` must have. For several stacks that share a workspace, take the maximum.
+
+        Raises:
+            ValueError: there is no such layout.
+        """
         experts, rows, cols = self.dense_shape(layout)
         return experts * rows * cols
 
@@ -195,7 +201,7 @@ def decompress_nvfp4_csf_scales(
     expert_offset: int = 0,
     layout: AnyLayout = "linear",
 ) -> torch.Tensor:
-    """The dense scales of a stack, float8_e4m3fn `[experts, rows, cols]`, in `out` when given.
+    """The dense scales of a stack, float8_e4m3fn of `scales.dense_shape(layout)`, in `out` when given.
 
     Args:
         scales: what `prepare_nvfp4_csf_scales` gave.
@@ -215,7 +221,8 @@ def decompress_nvfp4_csf_scales(
 
     Raises:
         TypeError: `scales` or a tensor is of the wrong kind or dtype.
-        ValueError: wrong format, layout, device or length; or the stack is where Triton cannot run.
+        ValueError: wrong format, layout, device, shape or length; a tensor that is not contiguous; or the stack is
+            where Triton cannot run.
     """
     _require_scales(scales, NVFP4)
     return decompress_csf_scales(
@@ -248,14 +255,20 @@ def decompress_csf_scales(
     expert_offset: int = 0,
     layout: AnyLayout = "linear",
 ) -> torch.Tensor:
-    """The dense scales of a stack of either format: the function behind the other decompress functions."""
+    """The dense scales of a stack of either format: the function behind the other decompress functions.
+
+    Raises:
+        TypeError: as `decompress_nvfp4_csf_scales`.
+        ValueError: likewise.
+    """
     _require_scales(scales)
     shape = scales.dense_shape(layout)
     size = scales.workspace_bytes(layout)
     if out is None:
         out = torch.empty(size, dtype=torch.uint8, device=scales.device)
     _check_workspace(scales, out, size)
-    routing = _routing(scales, expert_start, topk_ids, expert_offset)
+    routing = Routing(expert_start, topk_ids, expert_offset)
+    routing.require(scales.experts, scales.device)
     arguments = layout_of(layout).arguments(scales.rows, scales.cols, scales.device)
     scales._tables.decode(
         out, routing, arguments, rows=scales.rows, cols=scales.cols, code_bits=scales.format.code_bits
@@ -274,43 +287,6 @@ def _check_workspace(scales: CsfScales, out: torch.Tensor, size: int) -> None:
     if not isinstance(out, torch.Tensor) or out.dtype.itemsize != 1:
         kind = out.dtype if isinstance(out, torch.Tensor) else type(out).__name__
         raise TypeError(f"out must be a tensor of bytes (uint8 or float8), not {kind}")
-    if out.device != scales.device:
-        raise ValueError(f"out is on {out.device}, but the scales are on {scales.device}")
-    if not out.is_contiguous():
-        raise ValueError("out must be contiguous")
+    require_contiguous_at("out", out, scales.device)
     if out.numel() < size:
         raise ValueError(f"out has {out.numel()} bytes, but the dense scales need {size}")
-
-
-def _routing(
-    scales: CsfScales, expert_start: torch.Tensor | None, topk_ids: torch.Tensor | None, expert_offset: int
-) -> Routing:
-    """The routing that was given, checked."""
-    if expert_start is not None and topk_ids is not None:
-        raise ValueError("give expert_start or topk_ids, not both")
-    if not isinstance(expert_offset, int):
-        raise TypeError(f"expert_offset must be an int, not {type(expert_offset).__name__}")
-    if not -(2**31) <= expert_offset < 2**31:
-        raise ValueError(f"expert_offset is {expert_offset}: it must fit 32 bits")
-    if topk_ids is not None:
-        _check_integers("topk_ids", scales, topk_ids)
-        return Routing(None, topk_ids, expert_offset)
-    if expert_offset:
-        raise ValueError("expert_offset is for topk_ids")
-    if expert_start is None:
-        return EVERYONE
-    _check_integers("expert_start", scales, expert_start)
-    if expert_start.shape != (scales.experts + 1,):
-        shape = tuple(expert_start.shape)
-        raise ValueError(f"expert_start has shape {shape}, but {scales.experts} experts need ({scales.experts + 1},)")
-    return Routing(expert_start)
-
-
-def _check_integers(name: str, scales: CsfScales, given: torch.Tensor) -> None:
-    if not isinstance(given, torch.Tensor) or given.dtype not in (torch.int32, torch.int64):
-        kind = given.dtype if isinstance(given, torch.Tensor) else type(given).__name__
-        raise TypeError(f"{name} must be an int32 or int64 tensor, not {kind}")
-    if given.device != scales.device:
-        raise ValueError(f"{name} is on {given.device}, but the scales are on {scales.device}")
-    if not given.is_contiguous():
-        raise ValueError(f"{name} must be contiguous")

@@ -45,7 +45,7 @@ class ScaleWorkspace:
         topk_ids: torch.Tensor | None = None,
         expert_offset: int = 0,
     ) -> torch.Tensor:
-        """The dense scales of a stack, in the buffer: float8 `[experts, rows, cols]`, padded in the 128x4 layout.
+        """The dense scales of a stack, in the buffer: float8 of `stack.dense_shape(layout)`.
 
         Args:
             stack: any stack that fits, of either format.
@@ -56,7 +56,8 @@ class ScaleWorkspace:
 
         Raises:
             TypeError: an argument is of the wrong kind or dtype.
-            ValueError: the stack is larger than the buffer or on another device, or the routing does not fit.
+            ValueError: the stack is larger than the buffer or on another device, or the routing does not fit, or its
+                planes cannot be in the layout.
         """
         return decompress_csf_scales(
             stack,

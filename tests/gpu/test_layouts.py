@@ -231,6 +231,8 @@ def test_a_name_stands_for_the_layout_without_more() -> None:
 REFUSALS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "form": ({"form": "blocked"}, ValueError, "layout must be"),
     "negative": ({"interleave": -1}, ValueError, "interleave is -1"),
+    "interleave kind": ({"interleave": 16.0}, TypeError, "interleave must be int, not float"),
+    "swap kind": ({"swap_halves": "up"}, TypeError, "swap_halves must be bool, not str"),
     "uneven": ({"interleave": 24}, ValueError, "halves of 64 rows cannot take turns by 24"),
     "two orders": ({"swap_halves": True, "row_order": torch.arange(64)}, ValueError, "give row_order, or"),
     "row twice": ({"row_order": torch.zeros(64, dtype=torch.int64)}, ValueError, "each row once"),
