@@ -13,9 +13,11 @@ import torch
 from kernels import get_local_kernel
 from kernels._rust import Digest, DigestAlgorithm, Metadata
 
+import csf_tool
+from csf_tool.codec.formats import NVFP4
 from kernel_hub.build import BACKENDS, MODULE, build
 from tests.codec.vectors import Vector, golden
-from tests.gpu.stacks import DEVICE
+from tests.gpu.stacks import DEVICE, on_device, prepared, random_stack
 from tests.swizzled import swizzle
 
 BACKEND = "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,6 +53,25 @@ def test_golden_vectors(kernel: ModuleType, vector: Vector) -> None:
     for layout, want in (("linear", vector.scales), ("swizzled", swizzle(vector.scales))):
         workspace = kernel.ScaleWorkspace(scales, layout=layout)
         assert np.array_equal(workspace.decompress(scales).view(torch.uint8).cpu().numpy()[0], want)
+
+
+def test_layouts_and_choices_are_those_of_csf_tool(kernel: ModuleType) -> None:
+    stack = random_stack(NVFP4, 3, 64, 8, 0.03)
+    fixed, words = (
+        [on_device(each) for each in stack.fixed],
+        [on_device(each.view(np.int32)) for each in stack.exceptions],
+    )
+    scales = kernel.prepare_nvfp4_csf_scales(fixed, words, rows=64, cols=8)
+    options = {"swap_halves": True, "table": torch.arange(256, dtype=torch.uint8, device=DEVICE).flip(0)}
+    ids = torch.tensor([9, 7], device=DEVICE)
+    for form in ("linear", "swizzled", "marlin"):
+        own, others = (
+            module.ScaleWorkspace(given, layout=module.ScaleLayout(form, **options))
+            for module, given in ((kernel, scales), (csf_tool, prepared(stack)))
+        )
+        got = own.decompress(scales, topk_ids=ids, expert_offset=7).view(torch.uint8)
+        want = others.decompress(prepared(stack)).view(torch.uint8)
+        assert torch.equal(got[[0, 2]], want[[0, 2]])
 
 
 def test_its_operators_are_its_own(kernel: ModuleType, package: Path) -> None:
