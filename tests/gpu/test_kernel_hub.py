@@ -55,6 +55,7 @@ def test_golden_vectors(kernel: ModuleType, vector: Vector) -> None:
         assert np.array_equal(workspace.decompress(scales).view(torch.uint8).cpu().numpy()[0], want)
 
 
+@pytest.mark.slow
 def test_layouts_and_choices_are_those_of_csf_tool(kernel: ModuleType) -> None:
     stack = random_stack(NVFP4, 3, 64, 8, 0.03)
     fixed, words = (
