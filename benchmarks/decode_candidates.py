@@ -10,7 +10,6 @@ what it has.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 import triton
 import triton.language as tl
+from notes import Note
 
 from csf_tool.bench import flashinfer
 from csf_tool.bench.rivals import FLOOR_TILES, streamer
@@ -376,21 +376,6 @@ def compile_all() -> None:
             for name, own in ROUTINGS.items():
                 found = resources(product.decode_kernels.decode, types, constants | own, num_warps=4)
                 print(work.name, "128x4" if form else "linear", name, found)
-
-
-class Note:
-    """Prints results, and appends them to a file."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path, self.wrong = path, 0
-
-    def __call__(self, **result: object) -> None:
-        self.wrong += "error" in result
-        line = json.dumps(result)
-        print(line, flush=True)
-        if self.path:
-            with self.path.open("a") as file:
-                file.write(line + "\n")
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from files import make_dense
+from notes import Note
 
 from csf_tool.coders.gpu_worth import gpu_pays
 from csf_tool.running.jobs import default_jobs
@@ -187,20 +188,6 @@ def command(name: str, folder: Path, device: str) -> list[str]:
     if device == "free":
         return [sys.executable, "-c", FREE, *map(str, arguments[name]), "--device", "cpu"]
     return tool(*arguments[name], "--device", device)
-
-
-class Note:
-    """Prints results, and appends them to a file: a run that is cut off leaves what it has."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-
-    def __call__(self, **result: object) -> None:
-        line = json.dumps(result)
-        print(line, flush=True)
-        if self.path:
-            with self.path.open("a") as file:
-                file.write(line + "\n")
 
 
 def turns(options: argparse.Namespace, repeats: list[int]) -> Iterator[tuple[int, str, str]]:

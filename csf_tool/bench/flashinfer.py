@@ -65,6 +65,8 @@ def slab_starts(streams: CsfStreams) -> torch.Tensor:
 def _built(folder: str) -> Any:
     from torch.utils.cpp_extension import load
 
-    flags = ["-O3", "-gencode", "arch=compute_90a,code=sm_90a"]
+    major, minor = torch.cuda.get_device_capability()
+    number = f"{major}{minor}{'a' if major >= 9 else ''}"
+    flags = ["-O3", "-gencode", f"arch=compute_{number},code=sm_{number}"]
     source = str(Path(folder) / "csf_scales.cu")
     return load("csf_tool_flashinfer", [source], extra_include_paths=[folder], extra_cuda_cflags=flags)

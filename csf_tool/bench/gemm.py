@@ -248,9 +248,7 @@ def _time_product(
     expected = out.clone()
     staged(tile)(0)
     if not torch.equal(out.view(torch.int16), expected.view(torch.int16)):
-        raise WrongBytes(
-            f"{layer.stack.name}: the product with decoded scales differs from the product with dense scales"
-        )
+        raise WrongBytes(f"{layer.stack.name}: the product with decoded scales differs from that with dense scales")
     plain, decoded_first = product(tile, layer.dense), staged(tile)  # their blocks are made now: no graph can do it
     time = _timer(plain, len(routings), repeats)
     flushed = Pair(time(plain), time(decoded_first))
