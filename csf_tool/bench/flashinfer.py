@@ -16,6 +16,7 @@ import torch
 
 from csf_tool.codec.formats import NVFP4, SLAB_ROWS, CsfFormat
 from csf_tool.gpu.streams import CsfStreams
+from csf_tool.text import brief
 
 FOLDER = "CSF_TOOL_FLASHINFER"
 """The environment variable that names the folder of sources."""
@@ -35,9 +36,11 @@ def missing(fmt: CsfFormat = NVFP4) -> str | None:
         return None if (Path(os.environ[FOLDER]) / "csf_scales.cu").is_file() else f"{FOLDER} has no csf_scales.cu"
     if find_spec("flashinfer") is None:
         return "flashinfer is not installed"
-    if not hasattr(importlib.import_module("flashinfer.quantization"), "expand_csf_scales"):
-        return "this flashinfer has no CSF functions"
-    return None
+    try:
+        functions = importlib.import_module("flashinfer.quantization")
+    except Exception as error:  # built for another torch or CUDA, say: it fails in many ways
+        return f"flashinfer cannot be imported: {brief(error)}"
+    return None if hasattr(functions, "expand_csf_scales") else "this flashinfer has no CSF functions"
 
 
 def expander(streams: CsfStreams) -> Expand:

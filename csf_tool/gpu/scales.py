@@ -7,7 +7,8 @@ A stack is prepared once, when its weights are loaded, and decompressed as often
     dense = decompress_nvfp4_csf_scales(scales, out=workspace, expert_start=expert_start)
 
 Decompressing into `out` allocates nothing and never waits for the GPU: it can be captured in a CUDA graph
-(run it once before, so that its kernel is compiled) and traced by `torch.compile(fullgraph=True)`.
+(run it once before in the same way, so that its kernel is compiled: up to 128 choices in `topk_ids` and more of them
+are two) and traced by `torch.compile(fullgraph=True)`.
 """
 
 from collections.abc import Sequence

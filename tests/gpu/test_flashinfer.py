@@ -1,6 +1,8 @@
 """The rival of the benchmark: what it is given, and when it is left out."""
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -28,6 +30,12 @@ def test_why_it_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(flashinfer, "find_spec", lambda _: None)
     monkeypatch.delenv(flashinfer.FOLDER, raising=False)
     assert flashinfer.missing() == "flashinfer is not installed"
+    monkeypatch.setattr(flashinfer, "find_spec", lambda _: True)
+    for name, module in (("flashinfer", ModuleType("flashinfer")), ("flashinfer.quantization", None)):
+        monkeypatch.setitem(sys.modules, name, module)
+    assert str(flashinfer.missing()).startswith("flashinfer cannot be imported: ")
+    monkeypatch.setitem(sys.modules, "flashinfer.quantization", ModuleType("flashinfer.quantization"))
+    assert flashinfer.missing() == "this flashinfer has no CSF functions"
     monkeypatch.setenv(flashinfer.FOLDER, str(tmp_path))
     assert flashinfer.missing() == "CSF_TOOL_FLASHINFER has no csf_scales.cu"
     (tmp_path / "csf_scales.cu").touch()
