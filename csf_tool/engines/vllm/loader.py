@@ -165,7 +165,7 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         return expert is None or expert in self.local_expert_ids
 
     def _takes_all_of_each(self) -> bool:
-        """Whether this rank copies all of every tensor that vLLM asks for to its GPU.
+        """Whether this rank copies all of every tensor that vLLM asks for to its GPU, or of its experts at least.
 
         Ranks that share a tensor copy a part of it. Without vLLM's filter, they are given other ranks' experts, too.
         """
