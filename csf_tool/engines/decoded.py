@@ -84,10 +84,10 @@ def decoded_weights(
         stored: names and tensors as the engine reads them from the checkpoint's shards. Streams among them are not
             looked at, and no data of those that are brought.
         checkpoint: the checkpoint that they are from.
-        device: where the scales shall be; on a GPU they are decoded there.
+        device: where the scales shall be; on a CUDA GPU they are decoded there, for other accelerators on the CPU.
         tally: counts what is decoded.
         wanted: whether the engine has a use for the weight of this name.
-        batch_bytes: dense bytes that are loaded together; by the kind of the device when None.
+        batch_bytes: dense bytes that are loaded together; by where they are decoded when None.
         bring: bring stored tensors to the device, too, unless one is larger than a batch: the engine has room for it,
             but not for it twice.
 
@@ -96,7 +96,8 @@ def decoded_weights(
         CheckpointError: a shard cannot be read.
         EnvironmentFault: the system cannot read it, or it changed since its header was read.
     """
-    limit = batch_bytes or BATCH_BYTES[device.type]
+    kind = "cuda" if device.type == "cuda" else "cpu"  # where they are decoded: other accelerators get a copy
+    limit = batch_bytes or BATCH_BYTES[kind]
     planes = {plane.fixed.tensor.name: LogicalTensor.of_plane(plane) for plane in checkpoint.planes}
     exceptions = {plane.exceptions.tensor.name for plane in checkpoint.planes}
     others = {name: one for name, one in logical_tensors(checkpoint).items() if one.nbytes <= limit} if bring else {}

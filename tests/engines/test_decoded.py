@@ -67,6 +67,15 @@ def test_every_weight_is_that_of_the_dense_checkpoint(tmp_path: Path, codec: Cod
     assert str(tally).startswith(f"decoded {tally.planes} CSF planes, ")
 
 
+def test_other_accelerators_get_scales_that_the_cpu_decoded(tmp_path: Path) -> None:
+    dense, csf = made(tmp_path, NVFP4)
+    there = torch.device("meta")
+    found = dict(decoded_weights(stored(csf), opened(csf), there, Tally()))
+    scales = {plane.name for plane in opened(csf).planes}
+    assert {name: (t.dtype, t.shape) for name, t in found.items()} == {n: (t.dtype, t.shape) for n, t in stored(dense)}
+    assert {name for name, tensor in found.items() if tensor.device == there} == scales
+
+
 def test_what_the_engine_leaves_out_is_left_out(tmp_path: Path) -> None:
     dense, csf = made(tmp_path, NVFP4)
     kept = [(name, tensor) for name, tensor in stored(csf) if ".layers.0." in name]
