@@ -47,15 +47,24 @@ def named_cuda(device: str) -> str | None:
         UsageError: there is no such device name.
         EnvironmentFault: the device cannot be used here.
     """
+    require_device_name(device)
     if device in ("auto", "cpu"):
         return None
-    if not _is_cuda_name(device):
-        number = re.fullmatch(r"(?:cuda|gpu)?:?(\d{0,4})", device.lower())
-        near = f"; did you mean {':'.join(filter(None, ('cuda', number[1])))}?" if number else ""
-        raise UsageError(f"--device {device}: give auto, cpu, cuda or cuda:N{near}")
     if reason := why_no_gpu(device):
         raise EnvironmentFault(f"--device {device}: {reason}")
     return device
+
+
+def require_device_name(device: str) -> None:
+    """Check that a word means a device, here or on another machine.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if not re.fullmatch("auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?", device):  # torch takes no other digits, nor 00
+        number = re.fullmatch(r"(?:cuda|gpu)?:?(\d{0,4})", device.lower())
+        near = f"; did you mean cuda{f':{int(number[1])}' if number[1] else ''}?" if number else ""
+        raise UsageError(f"--device {device}: give auto, cpu, cuda or cuda:N{near}")
 
 
 def _may_have_gpu() -> bool:
@@ -66,11 +75,6 @@ def _may_have_gpu() -> bool:
 
 def _missing_packages() -> list[str]:
     return [name for name in ("torch", "triton") if not _is_installed(name)]
-
-
-def _is_cuda_name(device: str) -> bool:
-    name, _, index = device.partition(":")
-    return name == "cuda" and (index.isdecimal() or device == "cuda")
 
 
 def _is_installed(name: str) -> bool:

@@ -11,6 +11,8 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from csf_tool.cli import app, other_names
+from csf_tool.errors import UsageError
+from csf_tool.write.request import WriteRequest
 from tests.commands import says
 from tests.fixture_types import Copied, Sample
 
@@ -132,7 +134,15 @@ def test_an_option_that_is_suggested_is_like_the_one_that_was_typed(wrong: str) 
 
 
 @pytest.mark.parametrize(
-    ("device", "meant"), [("1", "cuda:1"), ("cuda1", "cuda:1"), ("gpu", "cuda"), ("GPU:0", "cuda:0")]
+    ("device", "meant"),
+    [
+        ("1", "cuda:1"),
+        ("cuda1", "cuda:1"),
+        ("gpu", "cuda"),
+        ("GPU:0", "cuda:0"),
+        ("cuda:00", "cuda:0"),
+        ("cuda:٣", "cuda:3"),
+    ],
 )
 @pytest.mark.parametrize("command", ["bench", "verify", "expand", "compress"])
 def test_a_device_is_the_same_everywhere(sample: Sample, tmp_path: Path, command: str, device: str, meant: str) -> None:
@@ -140,6 +150,14 @@ def test_a_device_is_the_same_everywhere(sample: Sample, tmp_path: Path, command
     arguments = [] if command == "bench" else [source] if command == "verify" else [source, tmp_path / "out"]
     wanted = f"--device {device}: give auto, cpu, cuda or cuda:N; did you mean {meant}?"
     assert mistake(command, *arguments, "--device", device) == wanted
+    if command == "verify":
+        assert mistake(command, *arguments, "--quick", "--device", device) == wanted
+    elif command != "bench":  # the cluster's workers need not say so
+        request = WriteRequest(cluster="tcp://somewhere:8786")
+        for made in (request.decoder, request.encoder):
+            with pytest.raises(UsageError) as found:
+                made(device)
+            assert str(found.value) == wanted
 
 
 def test_parts_of_names_are_answered_with_the_glob_that_means_them(sample: Sample, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.published import place_of
 from csf_tool.choices import CrossCheck
 from csf_tool.coders.decoder import NumpyDecoder, make_decoder
+from csf_tool.devices import require_device_name
 from csf_tool.disk.new_file import require_writable
 from csf_tool.errors import UsageError
 from csf_tool.hub.name import list_on_hub
@@ -44,6 +45,7 @@ class VerifyRequest:
             UsageError: the options do not go together, or the file for hashes exists.
             EnvironmentFault: that file cannot be written.
         """
+        require_device_name(self.device)
         saved, only = self.save_hashes, self.only
         if self.quick and (against or only or saved):
             raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")

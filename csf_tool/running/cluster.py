@@ -96,7 +96,7 @@ class RemoteDecoder:
     @property
     def device(self) -> str:
         """The device's name for reports, as the workers were asked for it."""
-        return _device_of_workers(self.name)
+        return f"{self.name} of the cluster's workers"
 
     def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
         """See `csf_tool.coders.decoder.Decoder.decode`."""
@@ -113,8 +113,8 @@ class RemoteEncoder:
 
     @property
     def device(self) -> str:
-        """The device's name for reports, as the workers were asked for it."""
-        return _device_of_workers(self.name)
+        """The device's name for reports: which one `auto` is, each worker finds out."""
+        return "the workers' devices" if self.name == "auto" else f"{self.name} of the cluster's workers"
 
     def expect(self, nbytes: int, jobs: int) -> None:  # noqa: ARG002 (the workers have jobs of their own)
         """See `csf_tool.coders.encoder.Encoder.expect`."""
@@ -125,11 +125,6 @@ class RemoteEncoder:
         encoder = _encoder(self.name)
         encoder.expect(self.nbytes, default_jobs())
         return encoder.encode(planes)
-
-
-def _device_of_workers(name: str) -> str:
-    """The device that workers were asked for, in words; which one `auto` is, each of them finds out."""
-    return "the workers' devices" if name == "auto" else f"{name} of the cluster's workers"
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.coders.decoder import Decoder, make_decoder
 from csf_tool.coders.encoder import Encoder, make_encoder
+from csf_tool.devices import require_device_name
 from csf_tool.errors import UsageError
 from csf_tool.running.cluster import RemoteDecoder, RemoteEncoder, cluster_executor, require_files
 from csf_tool.running.jobs import default_jobs
@@ -60,10 +61,13 @@ class WriteRequest:
 
     def decoder(self, device: str) -> Decoder:
         """The decoder for a device: here, or of the cluster's workers."""
-        return RemoteDecoder(device) if self.cluster else make_decoder(device)
+        require_device_name(device)
+        is_cpu = device in ("auto", "cpu")
+        return RemoteDecoder(device) if self.cluster and not is_cpu else make_decoder(device)
 
     def encoder(self, device: str, tell: Callable[[str], None] = lambda _: None) -> Encoder:
         """The encoder for a device: here, or of the cluster's workers. `tell` is told why it is not a GPU."""
+        require_device_name(device)
         return RemoteEncoder(device) if self.cluster else make_encoder(device, tell)
 
     @contextmanager
