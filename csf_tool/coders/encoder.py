@@ -56,6 +56,7 @@ class AutoEncoder:
         """`tell` is called with the reason where a GPU would pay and cannot be used."""
         self._tell = tell
         self._chosen: Encoder = NumpyEncoder()
+        self._is_open = True
 
     @property
     def device(self) -> str:
@@ -63,10 +64,11 @@ class AutoEncoder:
         return self._chosen.device
 
     def expect(self, nbytes: int, jobs: int) -> None:
-        """See `Encoder.expect`. A GPU that has been started stays chosen."""
-        is_open = isinstance(self._chosen, NumpyEncoder)
-        if is_open and gpu_pays(nbytes, jobs) and (cuda := choose_cuda("auto", "encoding", self._tell)):
-            self._chosen = _gpu_encoder(cuda)
+        """See `Encoder.expect`. A GPU that has been started stays chosen, and one that cannot be used is told once."""
+        if self._is_open and gpu_pays(nbytes, jobs):
+            self._is_open = False
+            if cuda := choose_cuda("auto", "encoding", self._tell):
+                self._chosen = _gpu_encoder(cuda)
 
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
         """See `Encoder.encode`."""

@@ -61,7 +61,7 @@ def _measure(task: _Measuring, on_bytes: OnBytes = lambda _: None) -> dict[str, 
     with Readers() as readers, readers.unchanged():
         readers.expect(plane.scale for plane in task.planes)
         for encoded in task.encoder.encode(read_scales(readers, task.planes)):
-            require_lossless(encoded)
+            require_lossless(encoded, task.encoder.device)
             counts[encoded.plane.name] = len(encoded.streams.exceptions)
             if task.kept:
                 task.kept.keep(encoded.streams)

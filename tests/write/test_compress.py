@@ -17,7 +17,7 @@ from csf_tool.coders.decoder import NumpyDecoder
 from csf_tool.coders.encoder import NumpyEncoder
 from csf_tool.disk.new_file import NewFile
 from csf_tool.disk.reader import RandomReader
-from csf_tool.errors import CheckpointError, UsageError
+from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.progress import Silent
 from csf_tool.prove.verify import verify
 from csf_tool.write.compress import Compressed, CompressOptions, compress
@@ -323,6 +323,33 @@ def test_streams_that_do_not_give_back_the_scales_are_not_written(sample: Sample
         CheckpointError, match=r"weight_scale: the encoded streams do not decode to the original scales"
     ):
         compress(open_checkpoint(sample("nvfp4-dense")), tmp_path / "out", options, Wrong(), NumpyDecoder(), Silent())
+    assert not list((tmp_path / "out").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("wrong", ["scales", "order"])
+@pytest.mark.parametrize("to", CompressTo)
+def test_a_device_that_encodes_wrongly_is_called_wrong(
+    sample: Sample, tmp_path: Path, to: CompressTo, wrong: str
+) -> None:
+    """Also where its streams decode to the scales, but break a rule: other decoders may read them otherwise."""
+
+    class Gpu(NumpyEncoder):
+        device = "cuda:0 (a GPU)"
+
+        def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
+            for encoded in super().encode(planes):
+                streams = encoded.streams
+                if wrong == "scales":
+                    streams.fixed[0, 0] ^= 1
+                elif len(streams.exceptions) > 1:
+                    streams.exceptions[:] = streams.exceptions[::-1].copy()
+                    assert streams.decode().tobytes() == encoded.scales.tobytes()
+                yield encoded
+
+    dense = open_checkpoint(sample("nvfp4-dense"))
+    with pytest.raises(EnvironmentFault, match=r"do not trust cuda:0 \(a GPU\); --device cpu works") as found:
+        compress(dense, tmp_path / "out", CompressOptions(to), Gpu(), NumpyDecoder(), Silent())
+    assert "break a rule" in found.value.problem or wrong == "scales"
     assert not list((tmp_path / "out").rglob("*.safetensors"))
 
 
