@@ -35,8 +35,10 @@ class NumpyDecoder:
             yield CodedPlane(s, s.decode(), agreed=True)
 
 
-def make_decoder(device: str, cross_check: CrossCheck = CrossCheck.SAMPLE) -> Decoder:
+def make_decoder(device: str, cross_check: CrossCheck = CrossCheck.ALL) -> Decoder:
     """The decoder for `--device auto|cpu|cuda[:N]`. `auto` is the CPU: see `csf_tool.coders.gpu_worth`.
+
+    What is written is decoded with all planes compared: shards that were finished before one is found wrong stay.
 
     Raises:
         UsageError: there is no such device name.

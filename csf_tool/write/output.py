@@ -63,13 +63,6 @@ class Rendering(ABC):
         """The hash of the shard's one source, if every byte of it has passed."""
         return None
 
-    def require_sound(self) -> None:  # noqa: B027 (most decode nothing)
-        """Check that it was no device that made other bytes than the known hash is of.
-
-        Raises:
-            EnvironmentFault: it was.
-        """
-
     def receipt(self, sha256: str | None) -> SideFile | None:  # noqa: ARG002 (others use it)
         """The file that goes with the shard, whose own hash is given; None where there is none."""
         return None

@@ -80,7 +80,6 @@ def write_shard(job: ShardJob, on_bytes: OnBytes | None = None) -> Did:
         def prove(path: Path) -> Record:
             sha256 = hashing.hexdigest() if hashing else None
             if shard.sha256 and sha256 != shard.sha256:
-                rendering.require_sound()
                 problem = f"the rebuilt shard's SHA-256 is {sha256}, but the original's is {shard.sha256}: not written"
                 raise CheckpointError(problem, Code.SOURCE_DIFFERS, shard.name)
             with Readers() as written, dropping_cache(job.drop_cache, report, written) as advance:
