@@ -25,7 +25,7 @@ from csf_tool.progress import Silent
 from csf_tool.prove.options import VerifyOptions
 from csf_tool.prove.verify import verify
 from csf_tool.write.compress import CompressOptions, compress
-from tests.fixture_types import Sample
+from tests.fixture_types import Copied, Sample
 
 Spoils = Callable[[int, PlaneStreams], bool]
 """Whether a device decodes the plane of a number in a shard wrongly."""
@@ -168,10 +168,12 @@ def most_exceptions(csf: Path) -> Spoils:
 
 @pytest.mark.parametrize("csf", ["nvfp4-csf-hf", "two-codecs-csf-hf", "mxfp4-csf-container"])
 @pytest.mark.parametrize("which", ["all but the first", "most exceptions", "the last of all", "the second"])
+@pytest.mark.parametrize("consume", [False, True])
 def test_no_plane_of_a_wrong_device_is_written(
-    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, csf: str, which: str
+    sample: Sample, copied: Copied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, csf: str, which: str, consume: bool
 ) -> None:
-    """Neither by the functions, nor by a run that goes on with what an earlier one has written."""
+    """Nor is one kept by the next run, nor a source removed that it was decoded from."""
+    source = copied(csf)
     last = open_checkpoint(sample(csf)).planes[-1].name
     spoils: Spoils = {
         "all but the first": lambda i, _: i > 0,
@@ -182,12 +184,12 @@ def test_no_plane_of_a_wrong_device_is_written(
     beside_gpu(monkeypatch, spoils)
     for _ in range(2):
         with pytest.raises(EnvironmentFault, match=FOUND):
-            csf_tool.expand(sample(csf), tmp_path / "out", device="cuda", jobs=1)
+            csf_tool.expand(source, tmp_path / "out", device="cuda", jobs=1, consume_source=consume)
     right = sample(csf.replace("-csf-hf", "-dense").replace("-csf-container", "-dense"))
     for written in (tmp_path / "out").glob("*.safetensors"):  # of the shards before it
         found = verify(open_checkpoint(written), open_checkpoint(right / written.name), NumpyDecoder(), Silent())
         assert not [p for p in found.reference.failures if "differs" in p.problem]
-    csf_tool.expand(sample(csf), tmp_path / "out", device="cpu")
+    csf_tool.expand(source, tmp_path / "out", device="cpu", consume_source=consume)
     assert csf_tool.verify(tmp_path / "out", against=right, tensors_only=True)["ok"]
 
 
