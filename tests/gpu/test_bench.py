@@ -1,4 +1,4 @@
-"""What can be checked of the benchmark without a GPU: its streams, its rival decoder, its report."""
+"""What can be checked of the benchmark without a GPU: its streams, its rival decoder, its course, its report."""
 
 import io
 from dataclasses import replace
@@ -10,6 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from rich.console import Console
 
+from csf_tool.bench import flashinfer
+from csf_tool.bench.case import Case
+from csf_tool.bench.decode_times import run_case
 from csf_tool.bench.gemm import STACKS, TOKENS, GemmResult, Pair, Tile
 from csf_tool.bench.real_layer import Source
 from csf_tool.bench.results import BenchResult, CaseResult, EncodeResult, Measure
@@ -19,10 +22,14 @@ from csf_tool.bench.workloads import WORKLOADS, Workload, expert_start, make_str
 from csf_tool.codec import reference
 from csf_tool.codec.formats import NVFP4
 from csf_tool.documents.bench import bench_document
+from csf_tool.gpu.scales import decompress_csf_scales, prepared
+from csf_tool.gpu.streams import CsfStreams
 from csf_tool.report.bench import bench_report
 from csf_tool.report.figures.decode_times import bench_figure
 from csf_tool.report.table import Table
 from tests.drawn_texts import unreadable, words
+from tests.gpu.capture import time_graph
+from tests.gpu.stacks import DEVICE
 
 CPU = torch.device("cpu")
 
@@ -45,6 +52,26 @@ def test_streams_are_valid_and_plain_torch_decodes_them(work: Workload) -> None:
 def test_only_chosen_experts_have_tokens() -> None:
     starts = expert_start(6, torch.tensor([5, 0, 3]), 2, CPU)
     assert (starts.dtype, starts.tolist()) == (torch.int32, [0, 2, 2, 2, 4, 4, 6])
+
+
+def in_place_of_flashinfer(streams: CsfStreams) -> flashinfer.Expand:
+    scales = prepared(streams)
+    return lambda out, layout, ids: decompress_csf_scales(scales, out=out, layout=layout, topk_ids=ids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", [WORKLOADS[0], WORKLOADS[4]], ids=lambda work: work.format.title)
+def test_graphs_can_capture_all_that_is_timed(work: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("csf_tool.bench.case.time_graph", time_graph)
+    monkeypatch.setattr("csf_tool.bench.rivals.nvcomp_missing", lambda: "it is not here")
+    monkeypatch.setattr(flashinfer, "missing", lambda fmt: None if fmt is NVFP4 else "it has no MXFP4")
+    monkeypatch.setattr(flashinfer, "expander", in_place_of_flashinfer)
+    small = replace(work, experts=10, rows=32, cols=16)
+    case = Case(small, make_streams(small, torch.device(DEVICE)), repeats=20, launches=4, l2_bytes=1000)
+    names = [measure.name for measure in run_case(case).measures]
+    assert len(set(names)) == len(names)
+    assert {"all experts", "8 of 10 experts", "plain PyTorch"} <= set(names)
+    assert any("FlashInfer" in name for name in names) == (work.format is NVFP4)
 
 
 def timing(us: float) -> Timing:

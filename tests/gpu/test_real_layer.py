@@ -26,6 +26,7 @@ from csf_tool.hub.name import find_source
 from csf_tool.hub.repo import HubRepo
 from tests.building import NVFP4, Tensor, compressed, matrix, write_hf
 from tests.conftest import SAMPLES
+from tests.gpu.capture import time_graph
 from tests.gpu.stacks import DEVICE, Bytes
 from tests.hub_server import Hub
 
@@ -136,12 +137,11 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Timing]:
     """Products of one tile and token, to two experts at a time where few are active; only the clock is not real."""
     timings: list[Timing] = []
 
-    def launch_once(launch: Callable[[int], object], **_: int) -> Timing:
-        launch(0)
-        timings.append(Timing(2.0, 1.0, 3.0, 20))
+    def timed(launch: Callable[[int], object], *, launches: int, repeats: int) -> Timing:
+        timings.append(time_graph(launch, launches=launches, repeats=repeats))
         return timings[-1]
 
-    monkeypatch.setattr(gemm, "time_graph", launch_once)
+    monkeypatch.setattr(gemm, "time_graph", timed)
     monkeypatch.setattr(gemm, "TOKENS", (1,))
     monkeypatch.setattr(gemm, "ACTIVE_EXPERTS", 2)
     monkeypatch.setattr(gemm, "_TILES", (gemm.Tile(16, 128, 128, 4, 2),))
