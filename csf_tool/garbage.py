@@ -5,10 +5,15 @@ in a process that runs one command it never looks at them at all.
 """
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _runs_one_command = False
+
+_lock = threading.Lock()
+_holders = 0
+_was_enabled = True
 
 
 def set_for_one_command() -> None:
@@ -23,13 +28,22 @@ def set_for_one_command() -> None:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Hold the collector back while many lasting objects are made. A decorator as well."""
-    enabled = gc.isenabled()
-    gc.disable()
+    """Hold the collector back while many lasting objects are made. A decorator as well.
+
+    Threads may do so at the same time: the last one to end gives it back.
+    """
+    global _holders, _was_enabled
+    with _lock:
+        if not _holders:
+            _was_enabled = gc.isenabled()
+            gc.disable()
+        _holders += 1
     try:
         yield
     finally:
-        if _runs_one_command:
-            gc.freeze()
-        if enabled:
-            gc.enable()
+        with _lock:
+            _holders -= 1
+            if _runs_one_command:
+                gc.freeze()
+            if not _holders and _was_enabled:
+                gc.enable()
