@@ -14,12 +14,15 @@ from typing import Any, Literal
 
 import torch
 
+from csf_tool.bench.workloads import Workload, make_streams
 from csf_tool.codec.formats import NVFP4, SLAB_ROWS, CsfFormat
 from csf_tool.gpu.streams import CsfStreams
 from csf_tool.text import brief
 
 FOLDER = "CSF_TOOL_FLASHINFER"
 """The environment variable that names the folder of sources."""
+
+_SMALL = Workload("small", NVFP4, 2, 128, 40, 0.01)
 
 _LAYOUTS = {"swizzled": 0, "linear": 2}
 """Numbers of its `SfLayout`."""
@@ -32,15 +35,27 @@ def missing(fmt: CsfFormat = NVFP4) -> str | None:
     """Why it is not measured, or None when it is."""
     if fmt != NVFP4:
         return f"it has no {fmt.title}"
-    if os.environ.get(FOLDER):
-        return None if (Path(os.environ[FOLDER]) / "csf_scales.cu").is_file() else f"{FOLDER} has no csf_scales.cu"
+    if folder := os.environ.get(FOLDER):
+        return _fault(folder) if (Path(folder) / "csf_scales.cu").is_file() else f"{FOLDER} has no csf_scales.cu"
     if find_spec("flashinfer") is None:
         return "flashinfer is not installed"
     try:
         functions = importlib.import_module("flashinfer.quantization")
     except Exception as error:  # built for another torch or CUDA, say: it fails in many ways
         return f"flashinfer cannot be imported: {brief(error)}"
-    return None if hasattr(functions, "expand_csf_scales") else "this flashinfer has no CSF functions"
+    return _fault() if hasattr(functions, "expand_csf_scales") else "this flashinfer has no CSF functions"
+
+
+@cache
+def _fault(folder: str | None = None) -> str | None:
+    """Why it does not expand a small stack, or None when it does: only now are its kernels compiled."""
+    try:
+        expand = expander(make_streams(_SMALL, torch.device("cuda")))
+        expand(torch.empty(_SMALL.experts, _SMALL.rows, _SMALL.cols, dtype=torch.uint8, device="cuda"), "linear", None)
+        torch.cuda.synchronize()
+    except Exception as error:  # no compiler, a GPU that it does not know, say: it fails in many ways
+        return f"{folder or 'flashinfer'}: its kernels cannot be used: {brief(error)}"
+    return None
 
 
 def expander(streams: CsfStreams) -> Expand:

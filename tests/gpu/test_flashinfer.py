@@ -25,6 +25,10 @@ def test_each_slab_knows_where_its_exceptions_begin() -> None:
     assert flashinfer.slab_starts(streams).tolist() == want
 
 
+def no_compiler(_: object) -> None:
+    raise RuntimeError("no nvcc")
+
+
 def test_why_it_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert flashinfer.missing(MXFP4) == "it has no MXFP4"
     monkeypatch.setattr(flashinfer, "find_spec", lambda _: None)
@@ -39,4 +43,6 @@ def test_why_it_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv(flashinfer.FOLDER, str(tmp_path))
     assert flashinfer.missing() == "CSF_TOOL_FLASHINFER has no csf_scales.cu"
     (tmp_path / "csf_scales.cu").touch()
-    assert flashinfer.missing() is None
+    monkeypatch.setattr(flashinfer, "make_streams", lambda *_: None)
+    monkeypatch.setattr(flashinfer, "expander", no_compiler)
+    assert flashinfer.missing() == f"{tmp_path}: its kernels cannot be used: RuntimeError('no nvcc')"
