@@ -52,8 +52,9 @@ def parse_list(raw: bytes, where: str) -> Parsed:
     for is_it, parse in _FORMS:
         if any(map(is_it, lines)):
             return parse(text, where)
-    if any(map(_columns, [line for line in lines if line and not line.startswith(_PREAMBLES)][:1])):
-        return _parse_csv(text, where)
+    head = next((i for i, line in enumerate(lines) if line and not line.startswith(_PREAMBLES)), 0)
+    if columns := _columns(text.split("\n")[head].strip("\r")) or _columns(lines[head]):
+        return _parse_csv(text, where, head, *columns)
     return parse_lines(text, where)
 
 
@@ -155,11 +156,9 @@ def _columns(line: str) -> tuple[str, list[str]] | None:
     return None
 
 
-def _parse_csv(text: str, where: str) -> Parsed:
+def _parse_csv(text: str, where: str, begin: int, delimiter: str, names: list[str]) -> Parsed:
     """Rows under a head that names the columns, as of `Export-Csv`; hashdeep's have no quotes, and comments."""
     parsed, lines = Parsed(), text.split("\n")
-    begin = next(i for i, line in enumerate(lines) if _columns(line.strip("\r")))
-    delimiter, names = _columns(lines[begin].strip("\r")) or (",", [])
     at = {role: next((names.index(name) for name in wanted if name in names), -1) for role, wanted in _ROLES.items()}
     if lines[begin].startswith(_HASHDEEP):
         numbered = enumerate(lines[begin + 1 :], begin + 2)

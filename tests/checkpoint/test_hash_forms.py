@@ -247,6 +247,16 @@ def test_a_file_that_is_made_to_break_readers_is_refused(root: Path, text: str) 
         read(root, text)
 
 
+@pytest.mark.parametrize("blank", ["\t", "\t\r", "\r\t", "  ", "\n\t\r", "#\n \r"])
+def test_blanks_before_the_head_of_a_csv_list_do_no_harm(root: Path, blank: str) -> None:
+    assert read(root, blank + a_csv()) == HASHES
+
+
+def test_a_first_column_without_a_name_counts(root: Path) -> None:
+    rows = "".join(f"{i}\t{digest}\t{name}\n" for i, (name, digest) in enumerate(HASHES.items()))
+    assert read(root, "\thash\tpath\n" + rows) == HASHES
+
+
 PIECES = [
     table(), pairs(), a_csv(), "a" * 64, "A" * 63, "config.json", "sub/a b.json", "SHA256", "MD5", "sha256", "path",
     "hash", f"\n  checksum=sha-256={'a' * 64}\n", "  out=", "Algorithm : SHA256", "Hash      : ", "Path      : ",
