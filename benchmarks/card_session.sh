@@ -8,33 +8,15 @@
 #   rest      csf-tool bench as a whole; compute-sanitizer on the products
 # Products from compressed scales have benchmarks/fused_session.sh.
 # CSF_TOOL_FLASHINFER=FOLDER with FlashInfer's csf_scales.cu as a torch extension puts it beside every figure.
-set -uo pipefail
-here=$(cd "$(dirname "$0")/.." && pwd)
-out=$(mkdir -p "$1" && cd "$1" && pwd)
 part=${2:-first}
-export PYTHONPATH=$here
-cd "$here" || exit 2
-python=${PYTHON:-python3}
-begun=$SECONDS
-
-say() { echo "[$((SECONDS - begun)) s] $*" | tee -a "$out/steps.txt"; }
-
-# step NAME SECONDS COMMAND...: its output in NAME.txt, its end in steps.txt; it is stopped after so long.
-step() {
-    local name=$1 limit=$2 status=0
-    shift 2
-    timeout "$limit" "$@" > "$out/$name.txt" 2>&1 || status=$?
-    say "$name: exit $status, last: $(tail -n 1 "$out/$name.txt" | cut -c1-160)"
-}
+source "$(dirname "$0")/card_steps.sh" "$1"
+say "part $part"
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2> /dev/null | head -n 1)
-say "part $part, $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader), $(nproc) cores"
-"$python" -c 'import torch, triton; print("torch", torch.__version__, "triton", triton.__version__)' | tee -a "$out/steps.txt"
-
 case $part in
 first)
     # While kernels are compiled and bytes are checked nothing is timed, so all of it runs side by side.
-    step flashinfer 120 "$python" -c 'from csf_tool.bench import flashinfer as f; print(f.missing()); import os; os.environ.get(f.FOLDER) and f._built(os.environ[f.FOLDER])' &
+    step flashinfer 120 "$python" -c 'from csf_tool.bench import flashinfer; print(flashinfer.missing())' &
     step gpu_check 210 "$python" benchmarks/gpu_check.py --no-bench &
     for only in "bold row" "all active" "clustered" "unrouted"; do
         step "compile_${only// /_}" 150 "$python" benchmarks/decode_candidates.py --only "$only" --repeats 2 &

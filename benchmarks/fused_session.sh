@@ -3,29 +3,11 @@
 # Groups of designs have processes of their own, so that one that fails or hangs does not stop the others.
 #
 # usage: benchmarks/fused_session.sh FOLDER [SECONDS]    SECONDS: of all the timing, 60 if left out
-set -uo pipefail
-here=$(cd "$(dirname "$0")/.." && pwd)
-out=$(mkdir -p "$1" && cd "$1" && pwd)
 seconds=${2:-60}
-export PYTHONPATH=$here
-cd "$here" || exit 2
-python=${PYTHON:-python3}
-begun=$SECONDS
-
-say() { echo "[$((SECONDS - begun)) s] $*" | tee -a "$out/steps.txt"; }
-
-# step NAME SECONDS COMMAND...: its output in NAME.txt, its end in steps.txt; it is stopped after so long, then killed.
-step() {
-    local name=$1 limit=$2 status=0
-    shift 2
-    timeout -k 3 "$limit" "$@" > "$out/$name.txt" 2>&1 || status=$?
-    [ "$status" = 0 ] && say "$name: done" > /dev/null || say "$name: exit $status, last: $(tail -n 1 "$out/$name.txt" | cut -c1-300)"
-}
+source "$(dirname "$0")/card_steps.sh" "$1"
 
 triton=(dense "decoded first" "dense, overlapping" "both decoded first" "both decoded first, overlapping" "down decoded beside")
 gluon=(prologue "dense in Gluon" "prologue, overlapping" "dense in Gluon, overlapping")
-say "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader), $(nproc) cores"
-"$python" -c 'import torch, triton; print("torch", torch.__version__, "triton", triton.__version__)' >> "$out/steps.txt"
 
 # Designs in Triton are checked where they are timed, in their launch shapes, and those in Gluon on small stacks, too.
 # Nothing is timed while kernels are compiled and values are checked. Each process holds 3 GB of the GPU.
