@@ -30,8 +30,9 @@ from csf_tool.bench.rivals import FLOOR_TILES, streamer
 from csf_tool.bench.timing import time_graph
 from csf_tool.bench.workloads import WORKLOADS, Workload, expert_start, make_streams
 from csf_tool.codec.formats import NVFP4, POSITION_BITS, POSITION_MASK
+from csf_tool.codec.prepared import PIECE_BYTES
 from csf_tool.gpu import decode as product
-from csf_tool.gpu.layout_kernels import SWIZZLED
+from csf_tool.gpu.layout_kernels import MARLIN, SWIZZLED
 from csf_tool.gpu.layouts import ScaleLayout, divide
 from csf_tool.gpu.scales import CsfScales, decompress_csf_scales, prepared
 from csf_tool.gpu.streams import CsfStreams
@@ -173,9 +174,9 @@ def run_routed(bench: Bench, active: int, form: str) -> None:
         decompress = product_with(per_sm, slots)
         return lambda s, o, t: decompress(s, out=o, topk_ids=ids[t], layout=form)
 
-    for per_sm in (10, 16, 24, 32, 40, 60, 100):
+    for per_sm in (12, 16, 24, 30, 36, 48):
         time(f"expert_start, {per_sm} programs an SM", by_starts(per_sm))
-    for per_sm, slots in ((10, 0), (24, 0), (40, 0), (1, 512)):
+    for per_sm, slots in ((24, 0), (36, 0), (1, 512)):
         time(f"topk_ids, {per_sm} programs an SM, {slots} slots", by_ids(per_sm, slots))
     if active == experts:
         time("product, all", lambda s, o, _: decompress_csf_scales(s, out=o, layout=form))
@@ -210,7 +211,7 @@ def with_leads(scales: CsfScales, streams: CsfStreams, group: int) -> CsfScales:
     if group:
         leads, words, plane = product._split_leads(words, plane, streams.experts, -(-per_plane // group), group)
     position = words & POSITION_MASK
-    size = divide(0, streams.rows, streams.cols, 4, 128).size
+    size = PIECE_BYTES
     tables = replace(
         scales._tables, lead_group=group, leads=leads, rest=words,
         piece_starts=product._starts(plane, position, streams.experts, per_plane, size),
@@ -337,6 +338,7 @@ def parts(device: torch.device, note: Callable[..., None], repeats: int) -> Iter
     few = [(active, form) for active in (8, 64) for form in ("swizzled", "linear")]
     yield "other stacks", routed_of(DOWN, *few, (512, "linear"), (512, "swizzled"))
     yield "large planes", routed_of(WORKLOADS[2], *few, (288, "linear"), (288, "swizzled"))
+    yield "MXFP4", routed_of(WORKLOADS[4], *few, (384, "linear"), (384, "swizzled"))
 
 
 def check(device: torch.device, note: Callable[..., None], shapes: Sequence[tuple[int, int]] = SMALL) -> None:
@@ -366,16 +368,19 @@ def compile_all() -> None:
         "fixed": "*u8", "leads": "*i16", "rest": "*i32", "starts": "*i32", "out": "*u8", "routing": "*i32",
         "number": "i32", "offset": "i32", "experts": "i32",
     }  # fmt: skip
-    for work in (GATE_UP, DOWN):
-        for form in (0, _SWIZZLED):
-            width, size, items = divide(form, work.rows, work.cols, 4, 128)
+    lanes, limit = 32 * product._WARPS, product._RUN_REGISTERS
+    for work in (GATE_UP, *WORKLOADS[1:5]):
+        for name, form in (("linear", 0), ("128x4", _SWIZZLED), ("Marlin's", int(MARLIN))):
+            width, size, items = divide(form, work.rows, work.cols, lanes)
             constants = {
-                "ROWS": work.rows, "COLS": work.cols, "BITS": 4, "GROUP": 64, "WIDTH": width, "SIZE": size,
-                "ITEMS": items, "LANES": 128, "FORM": form, "SWAP": False, "TURNS": 0, "WORD_ALIGNED": True,
+                "ROWS": work.rows, "COLS": work.cols, "BITS": work.format.code_bits, "GROUP": 64, "WIDTH": width,
+                "SIZE": size, "ITEMS": items, "LANES": lanes, "FORM": form, "SWAP": False, "TURNS": 0,
+                "WORD_ALIGNED": True,
             }  # fmt: skip
-            for name, own in ROUTINGS.items():
-                found = resources(product.decode_kernels.decode, types, constants | own, num_warps=4)
-                print(work.name, "128x4" if form else "linear", name, found)
+            options = {"num_warps": product._WARPS} | ({"maxnreg": limit} if width else {})
+            for routing, own in ROUTINGS.items():
+                found = resources(product.decode_kernels.decode, types, constants | own, **options)
+                print(work.name, name, routing, found)
 
 
 def main() -> None:

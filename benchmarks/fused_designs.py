@@ -38,7 +38,7 @@ class Stack:
     @property
     def items(self) -> tuple[int, int]:
         """Bytes of an item of the decode, and items of a plane."""
-        _, size, items = divide(0, self.layer.stack.rows, self.layer.stack.cols, 4, 128)
+        _, size, items = divide(0, self.layer.stack.rows, self.layer.stack.cols, 128)
         return size, items
 
     def _strips(self, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -247,7 +247,7 @@ def compile_all() -> None:
 
     plain = {"x": "*bf16", "weight": "*u8", "out": "*bf16", "blocks": "*i32", "lines": "i32"}
     for stack in STACKS:
-        size, items = divide(0, stack.rows, stack.cols, 4, 128)[1:]
+        size, items = divide(0, stack.rows, stack.cols, 128)[1:]
         for tile in _TILES:
             if not _fits(tile, stack):
                 continue

@@ -15,16 +15,14 @@ LEAD_GROUP = 64
 LEAD_BYTES = 2
 """Bytes of a lead: an int16."""
 
+PIECE_BYTES = 8192
+"""Bytes of the row-major plane that one program writes."""
+
 _START_BYTES = 4
 
 # A group's lead costs two bytes to read, an exception stored over the output one more write of a sector. From
 # about 0.6% exceptions on (0.4 in a group), leads are the cheaper.
 _LEADS_FROM = 0.4
-
-
-def piece_bytes(code_bits: int) -> int:
-    """Bytes of the row-major plane that one program writes: more where it has less to read."""
-    return 4096 if code_bits == 4 else 8192
 
 
 def leads_pay(exceptions: int, scales: int, cols: int) -> bool:
@@ -45,6 +43,6 @@ def prepared_bytes(fmt: CsfFormat, rows: int, cols: int, exceptions: Sequence[in
         groups = -(-scales // LEAD_GROUP)
         leads = experts * groups
         words -= sum(-groups * math.expm1(-count / groups) for count in exceptions)
-    starts = experts * (-(-scales // piece_bytes(fmt.code_bits)) + -(-rows // tiles.TILE_ROWS)) + 2
+    starts = experts * (-(-scales // PIECE_BYTES) + -(-rows // tiles.TILE_ROWS)) + 2
     fixed = experts * fmt.fixed_bytes(rows, cols)
     return fixed + leads * LEAD_BYTES + round(words) * EXCEPTION_BYTES + starts * _START_BYTES

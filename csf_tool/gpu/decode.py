@@ -6,16 +6,20 @@ import torch
 import triton
 
 from csf_tool.codec import formats, tiles
-from csf_tool.codec.prepared import LEAD_GROUP, leads_pay, piece_bytes
+from csf_tool.codec.prepared import LEAD_GROUP, PIECE_BYTES, leads_pay
 from csf_tool.gpu import decode_kernels
-from csf_tool.gpu.launching import is_traced, launching_at, multiprocessors, require_gpu
+from csf_tool.gpu.launching import is_traced, launching_at, multiprocessors, register_limit, require_gpu
 from csf_tool.gpu.layouts import LayoutArguments, divide
 from csf_tool.gpu.routing import Routing
 from csf_tool.gpu.streams import CsfStreams
 
-# The launch shape that was fastest on an H200, of 2 to 16 KiB a program and 2 to 16 warps.
-_WARPS = 4
+# The launch shape that was fastest on an H200, of 2 to 16 KiB a program and 2 to 16 warps. More programs a
+# multiprocessor would decode all experts sooner, and few of them later: a GPU starts one a cycle, all in all.
+_WARPS = 8
 _ROUTED_PROGRAMS_PER_SM = 24
+
+# Where a thread reads four rows, ptxas by itself spares registers, and lets loads wait for one another.
+_RUN_REGISTERS = 64
 
 MOST_SLOTS = 128
 """Chosen experts, at most, that have programs of their own: each program looks through those before it."""
@@ -59,7 +63,7 @@ class DecodeTables:
             lead_group=group,
             leads=leads,
             rest=words,
-            piece_starts=_starts(plane, position, experts, scales, piece_bytes(streams.format.code_bits)),
+            piece_starts=_starts(plane, position, experts, scales, PIECE_BYTES),
             block_starts=_starts(plane, position, experts, scales, tiles.TILE_ROWS * cols),
         )
 
@@ -144,7 +148,7 @@ def _launch(
     """Launch the kernel."""
     require_gpu(fixed)
     experts = fixed.shape[0]
-    width, size, items = divide(form, rows, cols, code_bits, 32 * _WARPS)
+    width, size, items = divide(form, rows, cols, 32 * _WARPS)
     chosen = expert_start if topk_ids is None else topk_ids
     number = 0 if topk_ids is None else topk_ids.numel()
     slots = 0 < number <= MOST_SLOTS
@@ -180,6 +184,7 @@ def _launch(
             TURNS=turns,
             WORD_ALIGNED=out.data_ptr() % 4 == 0,
             num_warps=_WARPS,
+            **register_limit(_RUN_REGISTERS if width else None),
         )
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)  # as an operator would: a backward that needs what was there raises

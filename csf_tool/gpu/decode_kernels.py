@@ -34,7 +34,7 @@ from csf_tool.gpu.layout_kernels import (
 )
 
 EXPERT_BLOCK = 32
-"""Experts that a routed program looks at: a lane of a warp each, so finding the active ones takes no barrier."""
+"""Experts that a routed program looks at: a bit each, and a lane of a warp, so that finding them takes no barrier."""
 
 _EXPERT_BLOCK = tl.constexpr(EXPERT_BLOCK)
 
@@ -314,40 +314,48 @@ def _either(a, b):
 
 
 @triton.jit
+def _count(bits):
+    """The number of bits that are set in uint32s."""
+    pairs = bits - ((bits >> 1) & 0x55555555)
+    nibbles = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
+    return ((((nibbles + (nibbles >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
+
+
+@triton.jit
 def _active(routing, first, number, experts, offset, CHOICES: tl.constexpr):
-    """Whether each expert of the block that begins at `first` is active: int32 [lanes], 1 or 0.
+    """The active experts of the block that begins at `first`: the bits of a uint32.
 
     CHOICES 0: `routing` says where the rows of each expert begin. Else it is `number` chosen experts in any order,
     some perhaps more than once, and looked at CHOICES at a time; expert 0 is number `offset` there, and those that are
     no experts of this stack count for none.
     """
-    lane = tl.arange(0, _EXPERT_BLOCK)
-    mask = first + lane < experts
     if CHOICES:
+        last = tl.minimum(experts - first, _EXPERT_BLOCK)
         at = tl.arange(0, CHOICES)
-        bits = tl.zeros((CHOICES,), tl.uint32)  # of an expert each: a block is as large as a word
+        bits = tl.zeros((CHOICES,), tl.uint32)
         for begin in range(0, number, CHOICES):
             chosen = tl.load(routing + begin + at, mask=begin + at < number, other=0).to(tl.int64)
             place = chosen - offset - first
-            inside = (place >= 0) & (place < _EXPERT_BLOCK) & (begin + at < number)
-            one = tl.full((CHOICES,), 1, tl.uint32) << tl.where(inside, place, 0).to(tl.uint32)
-            bits |= tl.where(inside, one, 0)
-        active = (tl.reduce(bits, 0, _either) >> lane.to(tl.uint32)) & 1
-        return tl.where(mask, active.to(tl.int32), 0)
-    begin = tl.load(routing + first + lane, mask=mask, other=0)
-    end = tl.load(routing + first + lane + 1, mask=mask, other=0)
-    return (begin != end).to(tl.int32)
+            inside = (place >= 0) & (place < last) & (begin + at < number)
+            bits |= tl.where(inside, tl.full((CHOICES,), 1, tl.uint32) << tl.where(inside, place, 0).to(tl.uint32), 0)
+    else:
+        lane = tl.arange(0, _EXPERT_BLOCK)
+        mask = first + lane < experts
+        begin = tl.load(routing + first + lane, mask=mask, other=0)
+        end = tl.load(routing + first + lane + 1, mask=mask, other=0)
+        bits = (begin != end).to(tl.uint32) << lane.to(tl.uint32)
+    return tl.reduce(bits, 0, _either)
 
 
 @triton.jit
-def _comes_first(routing, slot, chosen, LANES: tl.constexpr):
-    """Whether no slot before this one has the same choice."""
-    lane = tl.arange(0, LANES)
-    same = tl.zeros((LANES,), tl.int32)
-    for begin in range(0, slot, LANES):
+def _comes_first(routing, slot, chosen):
+    """Whether no slot before this one has the same choice. A lane of a warp for each, so that it takes no barrier."""
+    lane = tl.arange(0, _EXPERT_BLOCK)
+    same = tl.zeros((_EXPERT_BLOCK,), tl.int32)
+    for begin in range(0, slot, _EXPERT_BLOCK):
         mask = begin + lane < slot
         same |= ((tl.load(routing + begin + lane, mask=mask, other=0) == chosen) & mask).to(tl.int32)
-    return tl.max(same, 0) == 0
+    return tl.sum(same, 0) == 0
 
 
 @triton.jit(do_not_specialize=["experts", "number", "offset"], do_not_specialize_on_alignment=["routing"])
@@ -369,18 +377,19 @@ def decode(
         slot = tl.program_id(1)
         chosen = tl.load(routing + slot)
         expert = chosen.to(tl.int64) - offset
-        if (expert >= 0) & (expert < experts) & _comes_first(routing, slot, chosen, LANES):
+        if (expert >= 0) & (expert < experts) & _comes_first(routing, slot, chosen):
             _decode_item(
-                fixed, leads, rest, starts, out, expert, tl.program_id(0), destinations, table,
+                fixed, leads, rest, starts, out, expert.to(tl.int32), tl.program_id(0), destinations, table,
                 ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
             )  # fmt: skip
     elif ROUTED:
-        lane = tl.arange(0, _EXPERT_BLOCK)
+        lane = tl.arange(0, _EXPERT_BLOCK).to(tl.uint32)
         first = tl.program_id(0) * _EXPERT_BLOCK
         active = _active(routing, first, number, experts, offset, CHOICES)
-        order = tl.cumsum(active, 0) * active  # 1 for the block's first active expert; 0: inactive
-        for work in range(tl.program_id(1), tl.sum(active, 0) * ITEMS, tl.num_programs(1)):
-            expert = first + tl.sum(tl.where(order == work // ITEMS + 1, lane, 0), 0)
+        before = tl.full((_EXPERT_BLOCK,), 1, tl.uint32) << lane
+        order = tl.where((active & before) != 0, _count(active & (before - 1)), -1)  # 0 for the first that is active
+        for work in range(tl.program_id(1), _count(active) * ITEMS, tl.num_programs(1)):
+            expert = first + tl.sum(tl.where(order == work // ITEMS, lane, 0), 0).to(tl.int32)
             _decode_item(
                 fixed, leads, rest, starts, out, expert, work % ITEMS, destinations, table,
                 ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,

@@ -56,3 +56,8 @@ def launching_at(tensor: torch.Tensor) -> Iterator[None]:
 def multiprocessors(device: torch.device) -> int:
     """Multiprocessors of a GPU; 1 for the CPU, where kernels are interpreted."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def register_limit(registers: int | None) -> dict[str, int]:
+    """The launch option for at most so many registers a thread, where the compiler has one: NVIDIA's."""
+    return {} if registers is None or torch.version.hip else {"maxnreg": registers}

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Union
 import torch
 
 from csf_tool.codec import tiles
-from csf_tool.codec.prepared import piece_bytes
+from csf_tool.codec.prepared import PIECE_BYTES
 from csf_tool.gpu import layout_kernels
 from csf_tool.gpu.launching import require_contiguous_at
 
@@ -164,13 +164,11 @@ def dense_shape(layout: AnyLayout, rows: int, cols: int) -> tuple[int, int]:
     return tiles.padded_shape(rows, cols) if form == "swizzled" else (rows, cols)
 
 
-def divide(form: int, rows: int, cols: int, code_bits: int, lanes: int) -> Items:
+def divide(form: int, rows: int, cols: int, lanes: int) -> Items:
     """The items of a plane in a form, for programs of `lanes` threads."""
     if form == _FORMS["linear"]:
-        size = piece_bytes(code_bits)
-        return Items(0, size, -(-rows * cols // size))
+        return Items(0, PIECE_BYTES, -(-rows * cols // PIECE_BYTES))
     padded_rows, padded_cols = tiles.padded_shape(rows, cols)
     width = math.gcd(padded_cols // tiles.TILE_COLS, _MAX_WIDTH)
     runs = (rows if form == _FORMS["marlin"] else padded_rows) * padded_cols // (16 * width)
-    size = lanes * (1 if code_bits == 4 else 2)  # a run a thread, or two where there is less to read
-    return Items(width, size, -(-runs // size))
+    return Items(width, lanes, -(-runs // lanes))  # a run a thread
