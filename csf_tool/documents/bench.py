@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:  # they load torch
-    from csf_tool.bench.gemm import GemmResult, Pair
+    from csf_tool.bench.gemm_times import GemmResult, Pair
     from csf_tool.bench.results import BenchResult, CaseResult, Measure
     from csf_tool.bench.timing import Timing
 

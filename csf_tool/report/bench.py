@@ -2,7 +2,7 @@
 
 from rich.console import RenderableType
 
-from csf_tool.bench.gemm import GemmResult, Pair
+from csf_tool.bench.gemm_times import GemmResult, Pair
 from csf_tool.bench.results import BenchResult, CaseResult
 from csf_tool.bench.timing import ENOUGH_REPEATS, Timing
 from csf_tool.report.table import Table

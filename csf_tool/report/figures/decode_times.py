@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from csf_tool.bench.gemm import GemmResult
+    from csf_tool.bench.gemm_times import GemmResult
     from csf_tool.bench.results import BenchResult, CaseResult
 
 _ROW_INCHES = 0.142
