@@ -69,7 +69,6 @@ def _time_few(case: Case) -> list[Measure]:
     experts, device = case.work.experts, case.device
     seeds = [torch.Generator().manual_seed(seed) for seed in range(ROUTINGS)]
     chosen = [torch.randperm(experts, generator=seed)[:ACTIVE_EXPERTS] for seed in seeds]
-
     starts = [expert_start(experts, ids, 1, device) for ids in chosen]
     ids_of = [ids.int().to(device) for ids in chosen]
 

@@ -23,7 +23,6 @@ _GRAPH_US = 20_000
 _DTYPE = torch.float32 if INTERPRETED else torch.bfloat16  # the interpreter multiplies bfloat16 as integers
 
 
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A product with scales that lie dense in memory, and with scales that are decoded just before it."""
@@ -122,9 +121,7 @@ def blocks_of(layer: Layer, starts: torch.Tensor | None, tokens: int, block: int
     return row_blocks(rows, block, layer.device)
 
 
-def _time_product(
-    layer: Layer, way: str, routings: list[torch.Tensor | None], tokens: int, repeats: int
-) -> GemmResult:
+def _time_product(layer: Layer, way: str, routings: list[torch.Tensor | None], tokens: int, repeats: int) -> GemmResult:
     active = ACTIVE_EXPERTS if len(routings) > 1 else layer.stack.experts
     x = layer.tokens(active * tokens)
     out = torch.empty(len(x), layer.columns, dtype=x.dtype, device=layer.device)
@@ -193,7 +190,8 @@ def _timer(launch: Callable[[int], object], sets: int, repeats: int) -> Callable
 
 def _fastest(layer: Layer, product: Callable[[Tile], Callable[[int], object]], tokens: int, sets: int) -> Tile:
     """The launch shape that is fastest with dense scales; both sides get it."""
-    tiles, fmt = [tile for tile in TILES if tile.rows <= max(16, tokens) and fits(tile, layer.stack)], layer.stack.format
-    if torch.cuda.get_device_capability(layer.device) >= (10, 0):
-        tiles += [scaled for tile in tiles if _works(scaled := replace(tile, scaled_dot=True), fmt, layer.device)]
+    stack, device = layer.stack, layer.device
+    tiles = [tile for tile in TILES if tile.rows <= max(16, tokens) and fits(tile, stack)]
+    if torch.cuda.get_device_capability(device) >= (10, 0):
+        tiles += [scaled for tile in tiles if _works(scaled := replace(tile, scaled_dot=True), stack.format, device)]
     return min(tiles, key=lambda tile: time_graph(product(tile), launches=sets, repeats=5).median_us)

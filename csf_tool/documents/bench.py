@@ -130,6 +130,8 @@ class ProductDocument(TypedDict):
 
     stack: str
     """The name of the stack."""
+    format: str
+    """The format."""
     experts: int
     """Number of experts."""
     columns: int
@@ -249,6 +251,7 @@ def _product(gemm: "GemmResult") -> ProductDocument:
     stack, tile = gemm.stack, gemm.tile
     return {
         "stack": stack.name,
+        "format": stack.format.name,
         "experts": stack.experts,
         "columns": stack.rows,
         "depth": stack.cols * stack.format.group_size,

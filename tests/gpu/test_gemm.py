@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from csf_tool.bench.gemm import MXFP4_STACKS, STACKS, Tile, multiply, row_blocks
+from csf_tool.bench.gemm_kernels import _UNPACK, _UNPACK_E8M0
 from csf_tool.bench.gemm_times import Layer
 from csf_tool.bench.rivals import without_exceptions
 from csf_tool.bench.workloads import Workload, make_streams
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.gpu.scales import decompress_csf_scales
+from tests.gpu.assembly import bfloat16, run_assembly
 from tests.gpu.stacks import DEVICE
 
 EXPERTS, COLUMNS, DEPTH = 4, 64, 128
@@ -73,12 +75,13 @@ def test_each_expert_multiplies_its_own_rows(fmt: CsfFormat, dtype: torch.dtype,
     parts = zip(x.double().split(rows), dequantized(weight, scale, fmt), strict=True)
     expected = torch.cat([part @ one.T for part, one in parts])
     out = product(x, weight, scale, rows)
-    close = {"rtol": 1e-5, "atol": 1e-4} if dtype is torch.float32 else {"rtol": 2e-2, "atol": 2e-1}
-    torch.testing.assert_close(out[:-1].double(), expected, **close)
+    rtol, atol = (1e-5, 1e-4) if dtype is torch.float32 else (2e-2, 2e-1)
+    torch.testing.assert_close(out[:-1].double(), expected, rtol=rtol, atol=atol)
     assert (out[-1:] == 7).all()
 
 
 @FORMATS
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of numpy, on the way to NaN and infinity
 @pytest.mark.parametrize("place", [0, 1, 2 * DEPTH // 3], ids=str)
 def test_every_code_with_every_scale_is_its_number(fmt: CsfFormat, place: int) -> None:
     """To the bit: NaN where the scale is NaN, infinite only from 2 ** 128 on, which bfloat16 has not."""
@@ -96,16 +99,34 @@ def test_every_code_with_every_scale_is_its_number(fmt: CsfFormat, place: int) -
     torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.slow
+@FORMATS
+def test_the_assembly_unpacks_every_code_with_every_scale(fmt: CsfFormat) -> None:
+    """What only a GPU runs gives the same numbers: to the bit, in bfloat16."""
+    text, shift, rest = (_UNPACK, 2.0**119, 2.0**7) if fmt is NVFP4 else (_UNPACK_E8M0, 1.0, 1.0)
+    byte, scale = torch.cartesian_prod(torch.arange(256), torch.arange(256)).unbind(1)
+    numbers = torch.tensor([value(b, fmt) for b in range(256)], dtype=torch.float64)[scale]
+    factor = (numbers * shift).to(torch.bfloat16).view(torch.uint16).long()
+    codes = torch.stack([byte, byte ^ 0x5A, byte ^ 0xFF, byte ^ 0x3C], 1)
+    registers = codes[:, 0] | codes[:, 1] << 8 | codes[:, 2] << 16 | codes[:, 3] << 24
+    results = run_assembly(text.value, [registers, factor | factor << 16, factor | factor << 16])
+    got = torch.cat([bfloat16(each) for each in results], 1) * rest
+    expected = torch.cat([E2M1[codes & 15], E2M1[codes >> 4]], 1) * numbers[:, None]
+    torch.testing.assert_close(got, expected.to(torch.bfloat16).double(), rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("stack", [*STACKS, *MXFP4_STACKS], ids=lambda stack: stack.name)
 def test_products_that_are_compared_are_finite_and_tell_scales_apart(stack: Workload) -> None:
     """Equal products of made-up streams prove something: all are numbers, and an exception left out changes its row."""
-    small = replace(stack, experts=2, rows=COLUMNS, cols=2 * TILE.depth // stack.format.group_size, exception_share=0.05)
+    cols = 2 * TILE.depth // stack.format.group_size
+    small = replace(stack, experts=2, rows=COLUMNS, cols=cols, exception_share=0.05)
     streams = make_streams(small, torch.device(DEVICE))
     layer = Layer(small, streams, torch.device(DEVICE))
     x = layer.tokens(2)
     right = product(x, layer.weight, layer.dense, [1, 1])
     assert torch.isfinite(right).all()
-    other = decompress_csf_scales(without_exceptions(streams)).view(torch.uint8) != layer.dense.view(torch.uint8)
-    wrong = product(x, layer.weight, decompress_csf_scales(without_exceptions(streams)), [1, 1])
+    without = decompress_csf_scales(without_exceptions(streams))
+    other = without.view(torch.uint8) != layer.dense.view(torch.uint8)
+    wrong = product(x, layer.weight, without, [1, 1])
     assert torch.equal((right != wrong)[:-1], other.any(2).cpu())
     assert 10 < other.any(2).sum() < other.any(2).numel()

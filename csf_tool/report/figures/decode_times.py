@@ -40,7 +40,8 @@ def bench_figure(result: "BenchResult") -> "Figure":
     stacks = list(dict.fromkeys(gemm.stack.name for gemm in result.gemms))
     decode = [bar for case in result.cases for bar in _case_bars(case)]
     products = [_product_bars([gemm for gemm in result.gemms if gemm.stack.name == name]) for name in stacks]
-    heights = [_ROW_INCHES * (len(bars) + 5) for bars in [decode, *products[::2]]]
+    longest = [max(products[i : i + 2], key=len) for i in range(0, len(products), 2)]
+    heights = [_ROW_INCHES * (len(bars) + 5) for bars in [decode, *longest]]
     figure = new_figure(sum(heights), _headline(result), _caption(result))
     rows = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     _draw(rows[0].subplots(), decode, "time in multiples of the floor (logarithmic axis)", room=0.35)
