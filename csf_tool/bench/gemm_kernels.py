@@ -62,7 +62,7 @@ def _factors(scales):
 def _weights(codes, factor, DTYPE: tl.constexpr, UNPACK: tl.constexpr = _UNPACK):
     """Even and odd columns of weights, E4M3's divided by `_REST`, from code bytes [n, k] and their blocks' factors.
 
-    Code and E4M3 scale have 6 significant bits together: no product is rounded, in bfloat16 or in float16.
+    Code and scale have at most 6 significant bits together: no product is rounded in bfloat16, of E4M3 none in float16.
     """
     if _INTERPRETED:
         even, odd = (_e2m1(codes) * factor).to(DTYPE), (_e2m1(codes >> 4) * factor).to(DTYPE)
