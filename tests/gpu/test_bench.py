@@ -40,8 +40,8 @@ def test_streams_are_valid_and_plain_torch_decodes_them(work: Workload) -> None:
     small = replace(work, experts=2, rows=32, exception_share=0.05)
     streams = make_streams(small, CPU)
     dense = torch_decode(streams).numpy()
-    nan = dense & 0x7F == 0x7F if work.format is NVFP4 else dense == 0xFF
-    assert not nan.any()  # products of NaN would all be equal
+    useless = dense & 0x7F == 0x7F if work.format is NVFP4 else dense >= 0xF0  # NaN, and so large that sums overflow
+    assert not useless.any()  # products of them would be equal whatever was decoded
     ends = np.cumsum(streams.counts)
     for plane, (end, count) in enumerate(zip(ends, streams.counts, strict=True)):
         fixed, words = streams.fixed[plane].numpy(), streams.words[end - count : end].numpy().view(np.uint32)
