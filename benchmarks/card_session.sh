@@ -34,7 +34,7 @@ commands)
     ;;
 rest)
     step decode_rest 110 "$python" benchmarks/decode_candidates.py --json "$out/decode.jsonl" --only layouts "few active" unrouted "other stacks" "large planes"
-    step bench 150 "$python" benchmarks/gpu_check.py --no-checks --json "$out/bench.json"
+    step bench 200 "$python" benchmarks/gpu_check.py --no-checks --json "$out/bench.json"
     if [ -n "$sanitizer" ]; then
         step racecheck_products 70 "$sanitizer" --tool racecheck --error-exitcode 9 "$python" benchmarks/fused.py --check
         step memcheck_products 60 "$sanitizer" --tool memcheck --error-exitcode 9 "$python" benchmarks/fused.py --check

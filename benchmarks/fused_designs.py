@@ -8,7 +8,8 @@ import torch
 import triton
 from fused_kernels import decode_stacks, product_after, product_and_decode, strip
 
-from csf_tool.bench.gemm import _TILES, STACKS, _fits, _Layer, multiply, row_blocks
+from csf_tool.bench.gemm import STACKS, TILES, fits, multiply, row_blocks
+from csf_tool.bench.gemm_times import Layer
 from csf_tool.bench.workloads import Workload, expert_start, make_streams
 from csf_tool.gpu.launching import INTERPRETED, launching_at
 from csf_tool.gpu.layouts import divide
@@ -23,7 +24,7 @@ class Stack:
 
     def __init__(self, stack: Workload, device: torch.device) -> None:
         self.streams = make_streams(stack, device)
-        self.layer = _Layer(stack, self.streams, device)
+        self.layer = Layer(stack, self.streams, device)
         self.strips, self.shared = cache(self._strips), cache(self._shared)
         self.scratch = torch.empty(0, dtype=torch.uint8, device=device)
 
@@ -238,7 +239,7 @@ def shapes_of(name: str, stack: Workload, tokens: int) -> list[Any]:
 
         fitting = (shape for shape in gluon_prologue.SHAPES if not stack.rows % (32 * shape[1]))
         return [shape for shape in fitting if shape[0] <= max(16, tokens)]
-    return [tile for tile in _TILES if tile.rows <= max(16, tokens) and _fits(tile, stack)]
+    return [tile for tile in TILES if tile.rows <= max(16, tokens) and fits(tile, stack)]
 
 
 def compile_all() -> None:
@@ -248,8 +249,8 @@ def compile_all() -> None:
     plain = {"x": "*bf16", "weight": "*u8", "out": "*bf16", "blocks": "*i32", "lines": "i32"}
     for stack in STACKS:
         size, items = divide(0, stack.rows, stack.cols, 128)[1:]
-        for tile in _TILES:
-            if not _fits(tile, stack):
+        for tile in TILES:
+            if not fits(tile, stack):
                 continue
             shape = {
                 "N": stack.rows, "K": stack.cols * 16, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns,

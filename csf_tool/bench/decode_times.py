@@ -54,27 +54,37 @@ def _time_decode(case: Case) -> list[Measure]:
 
     experts = case.work.experts
     everyone = torch.arange(experts + 1, dtype=torch.int32, device=case.device)
-    few = [_routing(experts, seed, case.device) for seed in range(ROUTINGS)]
-    sets = case.sets * ROUTINGS
-
-    def decode_few(i: int) -> object:
-        at = i % case.sets
-        return decompress_csf_scales(case.prepared[at], out=case.outs[at], expert_start=few[i // case.sets % ROUTINGS])
-
     measures = [
         case.time("all experts", decode("linear")),
         case.time("all experts, 128x4 layout", decode("swizzled")),
         case.time("all experts, routed", decode("linear", everyone)),
     ]
     if experts > ACTIVE_EXPERTS:
-        some = case.time(f"{ACTIVE_EXPERTS} of {experts} experts", decode_few, sets)
-        measures.append(replace(some, moves_all=False))
+        measures += _time_few(case)
     return measures
 
 
-def _routing(experts: int, seed: int, device: torch.device) -> torch.Tensor:
-    chosen = torch.randperm(experts, generator=torch.Generator().manual_seed(seed))[:ACTIVE_EXPERTS]
-    return expert_start(experts, chosen, 1, device)
+def _time_few(case: Case) -> list[Measure]:
+    """The decode of a few experts, chosen anew for each launch, by either form of a routing."""
+    experts, device = case.work.experts, case.device
+    seeds = [torch.Generator().manual_seed(seed) for seed in range(ROUTINGS)]
+    chosen = [torch.randperm(experts, generator=seed)[:ACTIVE_EXPERTS] for seed in seeds]
+    starts = [expert_start(experts, ids, 1, device) for ids in chosen]
+    ids_of = [ids.int().to(device) for ids in chosen]
+
+    def time(name: str, decode: Callable[[int, int], object]) -> Measure:
+        """Time `decode(set, routing)`."""
+        measure = case.time(name, lambda i: decode(i % case.sets, i // case.sets % ROUTINGS), case.sets * ROUTINGS)
+        return replace(measure, moves_all=False)
+
+    def by_start(at: int, routing: int) -> object:
+        return decompress_csf_scales(case.prepared[at], out=case.outs[at], expert_start=starts[routing])
+
+    def by_ids(at: int, routing: int) -> object:
+        return decompress_csf_scales(case.prepared[at], out=case.outs[at], topk_ids=ids_of[routing])
+
+    name = f"{ACTIVE_EXPERTS} of {experts} experts"
+    return [time(name, by_start), time(f"{name}, by topk_ids", by_ids)]
 
 
 def _time_floor(case: Case) -> Measure:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from csf_tool.bench.gemm import GemmResult
+from csf_tool.bench.gemm_times import GemmResult
 from csf_tool.bench.real_layer import Source
 from csf_tool.bench.timing import Timing
 from csf_tool.bench.workloads import Workload

@@ -10,7 +10,8 @@ import triton
 from csf_tool.bench import flashinfer, rivals
 from csf_tool.bench.case import Case
 from csf_tool.bench.decode_times import run_case
-from csf_tool.bench.gemm import STACKS, run_gemms, why_no_product
+from csf_tool.bench.gemm import MXFP4_STACKS, STACKS, why_no_product
+from csf_tool.bench.gemm_times import run_gemms
 from csf_tool.bench.real_layer import RealLayer
 from csf_tool.bench.results import BenchResult, EncodeResult
 from csf_tool.bench.timing import Timing, time_eager, time_graph
@@ -81,7 +82,7 @@ def _with_streams(
 
 def choose_products(options: BenchOptions, l2_bytes: int) -> tuple[list[Workload], list[str]]:
     """The stacks whose products are timed, and of each other one why not."""
-    works = list(options.layer.stacks if options.layer else STACKS) if options.gemm else []
+    works = list(options.layer.stacks if options.layer else (*STACKS, *MXFP4_STACKS)) if options.gemm else []
     reasons = {work: why_no_product(work, l2_bytes) for work in works}
     skipped = [f"Product of the {work.name} stack: {reason}." for work, reason in reasons.items() if reason]
     return [work for work in works if not reasons[work]], skipped

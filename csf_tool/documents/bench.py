@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:  # they load torch
-    from csf_tool.bench.gemm import GemmResult, Pair
+    from csf_tool.bench.gemm_times import GemmResult, Pair
     from csf_tool.bench.results import BenchResult, CaseResult, Measure
     from csf_tool.bench.timing import Timing
 
@@ -130,6 +130,8 @@ class ProductDocument(TypedDict):
 
     stack: str
     """The name of the stack."""
+    format: str
+    """The format."""
     experts: int
     """Number of experts."""
     columns: int
@@ -249,6 +251,7 @@ def _product(gemm: "GemmResult") -> ProductDocument:
     stack, tile = gemm.stack, gemm.tile
     return {
         "stack": stack.name,
+        "format": stack.format.name,
         "experts": stack.experts,
         "columns": stack.rows,
         "depth": stack.cols * stack.format.group_size,

@@ -2,7 +2,7 @@
 
 from rich.console import RenderableType
 
-from csf_tool.bench.gemm import GemmResult, Pair
+from csf_tool.bench.gemm_times import GemmResult, Pair
 from csf_tool.bench.results import BenchResult, CaseResult
 from csf_tool.bench.timing import ENOUGH_REPEATS, Timing
 from csf_tool.report.table import Table
@@ -77,7 +77,7 @@ def _gemm_lines(gemms: list[GemmResult]) -> list[RenderableType]:
         result.add_row(experts, str(gemm.tokens), *_pair_cells(gemm.flushed), f"{gemm.bytes_per_s / 1e12:.2f}")
         if gemm.warm:
             result.add_row("  warm", str(gemm.tokens), *_pair_cells(gemm.warm))
-    weights = f"{stack.experts} x {stack.rows} x {stack.cols * stack.format.group_size} FP4 weights"
+    weights = f"{stack.experts} x {stack.rows} x {stack.cols * stack.format.group_size} {stack.format.title} weights"
     return [
         f"Product of the {stack.name} stack, {weights}, in us, with dense scales and with scales decoded just before "
         "it. Tokens are counted per active expert.",

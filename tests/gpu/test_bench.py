@@ -13,7 +13,8 @@ from rich.console import Console
 from csf_tool.bench import flashinfer
 from csf_tool.bench.case import Case
 from csf_tool.bench.decode_times import run_case
-from csf_tool.bench.gemm import STACKS, TOKENS, GemmResult, Pair, Tile
+from csf_tool.bench.gemm import MXFP4_STACKS, STACKS, Tile, tokens_of
+from csf_tool.bench.gemm_times import GemmResult, Pair
 from csf_tool.bench.real_layer import Source
 from csf_tool.bench.results import BenchResult, CaseResult, EncodeResult, Measure
 from csf_tool.bench.rivals import torch_decode
@@ -39,7 +40,8 @@ def test_streams_are_valid_and_plain_torch_decodes_them(work: Workload) -> None:
     small = replace(work, experts=2, rows=32, exception_share=0.05)
     streams = make_streams(small, CPU)
     dense = torch_decode(streams).numpy()
-    assert work.format is not NVFP4 or (dense & 0x7F < 0x7F).all()  # products of NaN would all be equal
+    useless = dense & 0x7F == 0x7F if work.format is NVFP4 else dense >= 0xF0  # NaN, and so large that sums overflow
+    assert not useless.any()  # products of them would be equal whatever was decoded
     ends = np.cumsum(streams.counts)
     for plane, (end, count) in enumerate(zip(ends, streams.counts, strict=True)):
         fixed, words = streams.fixed[plane].numpy(), streams.words[end - count : end].numpy().view(np.uint32)
@@ -70,7 +72,7 @@ def test_graphs_can_capture_all_that_is_timed(work: Workload, monkeypatch: pytes
     case = Case(small, make_streams(small, torch.device(DEVICE)), repeats=20, launches=4, l2_bytes=1000)
     names = [measure.name for measure in run_case(case).measures]
     assert len(set(names)) == len(names)
-    assert {"all experts", "8 of 10 experts", "plain PyTorch"} <= set(names)
+    assert {"all experts", "8 of 10 experts", "8 of 10 experts, by topk_ids", "plain PyTorch"} <= set(names)
     assert any("FlashInfer" in name for name in names) == (work.format is NVFP4)
 
 
@@ -99,16 +101,16 @@ def result() -> BenchResult:
         empty=timing(1.3),
         cases=[case],
         encode=EncodeResult(157_286_400, timing(450.0)),
-        gemms=[gemm(tokens=1, cost=3.0), gemm(tokens=4, cost=0.1)],
+        gemms=[gemm(tokens=1, cost=3.0), gemm(tokens=4, cost=0.1), gemm(tokens=1, cost=2.0, stack=MXFP4_STACKS[0])],
         date="2026-11-29",
         source=Source("org/name@abc", "model.layers.0", 524_288),
         skipped=["something: not installed"],
     )
 
 
-def gemm(tokens: int, cost: float) -> GemmResult:
+def gemm(tokens: int, cost: float, stack: Workload = STACKS[0]) -> GemmResult:
     pair = Pair(timing(26.0), timing(26.0 + cost))
-    return GemmResult(STACKS[0], "grouped", 8, tokens, Tile(16, 64, 128, 4, 3), pair, pair, 14_700_000)
+    return GemmResult(stack, "grouped", 8, tokens, Tile(16, 64, 128, 4, 3), pair, pair, 14_700_000)
 
 
 def test_the_report_sets_each_way_beside_the_floor() -> None:
@@ -119,6 +121,8 @@ def test_the_report_sets_each_way_beside_the_floor() -> None:
     assert any("21.00" in line and "20.90 to 21.20" in line and "1.050" in line for line in lines)
     assert any("8 of 512 experts" in line and "2.50" in line for line in lines)
     assert any("0.450 ms" in line for line in lines)
+    assert any("DeepSeek-V4.1 w1 and w3 stack, 384 x 4608 x 5120 MXFP4 weights" in line for line in lines)
+    assert any("Qwen3.8 gate and up stack, 512 x 1280 x 2560 NVFP4 weights" in line for line in lines)
     assert lines[-1].strip() == "something: not installed"
 
 
@@ -151,13 +155,14 @@ def test_too_few_repeats_conclude_nothing() -> None:
 
 def test_bars_are_the_multiples_of_the_document() -> None:
     made = result()
-    decode, product = bench_figure(made).axes
+    decode, *products = bench_figure(made).axes
     document = bench_document(made)
     ratios = [measure["of_floor"] for case in document["cases"] for measure in case["measures"]]
     assert ends(decode) == pytest.approx([ratio for ratio in ratios if ratio])
     pairs = [pair for gemm in document["products"] for pair in (gemm["flushed"], gemm["warm"]) if pair]
-    assert ends(product) == pytest.approx([1 + pair["cost_share"] for pair in pairs], abs=1e-4)
-    assert all(axes.get_xscale() == "log" and "logarithmic" in axes.get_xlabel() for axes in (decode, product))
+    bars = [end for product in products for end in ends(product)]
+    assert bars == pytest.approx([1 + pair["cost_share"] for pair in pairs], abs=1e-4)
+    assert all(axes.get_xscale() == "log" and "logarithmic" in axes.get_xlabel() for axes in (decode, *products))
 
 
 def ends(axes: Axes) -> list[float]:
@@ -182,9 +187,10 @@ def test_all_texts_can_be_read(ratio: float) -> None:
     rival = Measure("fixed and exceptions as two launches", timing(20.0 * ratio), None)
     long = replace(made.cases[0].workload, name="a stack with a name that is longer than others $x$" * 3)
     case = replace(made.cases[0], measures=[*made.cases[0].measures, rival])
-    products = [gemm(tokens, cost) for tokens in TOKENS for cost in (0.0, 26 * ratio - 26)]
-    down = [replace(one, stack=STACKS[1]) for one in products]
-    for gemms in ([], products, products + down):
+    costs = (0.0, 26 * ratio - 26)
+    stacks = (STACKS[0], *MXFP4_STACKS)  # the second of a row has fewer products, then the first
+    products = [gemm(tokens, cost, stack) for stack in stacks for tokens in tokens_of(stack) for cost in costs]
+    for gemms in ([], products[:10], products, products[10:] + products[:10]):
         cases = [case, replace(case, workload=long)]
         assert unreadable(bench_figure(replace(made, cases=cases, gemms=gemms))) == []
 
@@ -202,6 +208,7 @@ def test_the_json_document_holds_every_figure() -> None:
     assert document["encoder"] and document["encoder"]["dense_bytes"] == 157_286_400
     product = document["products"][0]
     assert product["bytes_per_s"] == round(14_700_000 / 26e-6)
+    assert [one["format"] for one in document["products"]] == ["nvfp4", "nvfp4", "mxfp4"]
     assert (product["flushed"]["cost_us"], product["flushed"]["cost_share"]) == (3.0, 0.1154)
 
 

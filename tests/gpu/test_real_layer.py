@@ -11,15 +11,16 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 from csf_tool import CsfScales, decompress_csf_scales
-from csf_tool.bench import gemm
-from csf_tool.bench.gemm import STACKS
+from csf_tool.bench import gemm_times
+from csf_tool.bench.gemm import MXFP4_STACKS, STACKS, Tile, tokens_of
 from csf_tool.bench.real_layer import RealLayer, Source, load_layer
 from csf_tool.bench.rivals import torch_decode
 from csf_tool.bench.run import BenchOptions, choose_products
 from csf_tool.bench.timing import Timing
-from csf_tool.bench.workloads import WORKLOADS, make_streams
+from csf_tool.bench.workloads import make_streams
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.cli import app
+from csf_tool.codec.formats import NVFP4 as NVFP4_FORMAT
 from csf_tool.errors import EnvironmentFault, UsageError
 from csf_tool.gpu.scales import prepared
 from csf_tool.hub.name import find_source
@@ -42,6 +43,8 @@ DENSE = {
     "mxfp4-csf-container": ("mxfp4-dense", "layers.0.ffn.experts.{}.{}.scale"),
 }
 """Of each sample: the dense one, and the names of the first layer's scales there."""
+
+PRODUCTS = ("nvfp4-csf-hf", "mxfp4-csf-container")
 
 SHORT = {"gate": "w1", "up": "w3", "down": "w2"}
 
@@ -141,16 +144,17 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Timing]:
         timings.append(time_graph(launch, launches=launches, repeats=repeats))
         return timings[-1]
 
-    monkeypatch.setattr(gemm, "time_graph", timed)
-    monkeypatch.setattr(gemm, "TOKENS", (1,))
-    monkeypatch.setattr(gemm, "ACTIVE_EXPERTS", 2)
-    monkeypatch.setattr(gemm, "_TILES", (gemm.Tile(16, 128, 128, 4, 2),))
+    monkeypatch.setattr(gemm_times, "time_graph", timed)
+    monkeypatch.setattr(gemm_times, "tokens_of", lambda _: (1,))
+    monkeypatch.setattr(gemm_times, "ACTIVE_EXPERTS", 2)
+    monkeypatch.setattr(gemm_times, "TILES", (Tile(16, 128, 128, 4, 2),))
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (9, 0))
     return timings
 
 
+@pytest.mark.parametrize("sample", PRODUCTS)
 def test_a_product_with_other_scales_is_an_error_and_no_time(
-    launches: list[Timing], monkeypatch: pytest.MonkeyPatch
+    sample: str, launches: list[Timing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(scales: CsfScales, out: torch.Tensor | None = None, **options: torch.Tensor | None) -> torch.Tensor:
         dense = decompress_csf_scales(scales, out=out, **options)  # type: ignore[arg-type]
@@ -158,17 +162,18 @@ def test_a_product_with_other_scales_is_an_error_and_no_time(
             out.view(torch.uint8).bitwise_xor_(0x08)
         return dense
 
-    monkeypatch.setattr(gemm, "decompress_nvfp4_csf_scales", wrong)
-    _, down = load(SAMPLES / "nvfp4-csf-hf").stacks.items()
+    monkeypatch.setattr(gemm_times, "decompress_csf_scales", wrong)
+    _, down = load(SAMPLES / sample).stacks.items()
     with pytest.raises(EnvironmentFault, match="down: the product with decoded scales differs"):
-        next(gemm.run_gemms(torch.device(DEVICE), [down], 20, lambda _: None))
+        next(gemm_times.run_gemms(torch.device(DEVICE), [down], 20, lambda _: None))
     assert len(launches) == 1  # of choosing the tile, before
 
 
-def test_products_take_the_streams(launches: list[Timing]) -> None:
+@pytest.mark.parametrize("sample", PRODUCTS)
+def test_products_take_the_streams(sample: str, launches: list[Timing]) -> None:
     """Every product is run, and compared, on the down stack of the sample."""
-    _, down = load(SAMPLES / "nvfp4-csf-hf").stacks.items()
-    results = list(gemm.run_gemms(torch.device(DEVICE), [down], 20, lambda _: None))
+    _, down = load(SAMPLES / sample).stacks.items()
+    results = list(gemm_times.run_gemms(torch.device(DEVICE), [down], 20, lambda _: None))
     assert [(result.way, result.active, result.warm is None) for result in results] == [
         ("batched", EXPERTS, True),
         ("grouped", EXPERTS, True),
@@ -178,12 +183,12 @@ def test_products_take_the_streams(launches: list[Timing]) -> None:
     assert len(launches) >= 3 * 4 + 2
 
 
-def test_products_are_those_of_nvfp4_stacks_that_pass_the_l2() -> None:
-    assert choose_products(BenchOptions(), L2_BYTES) == (list(STACKS), [])
+def test_products_are_those_of_stacks_that_pass_the_l2() -> None:
+    assert choose_products(BenchOptions(), L2_BYTES) == ([*STACKS, *MXFP4_STACKS], [])
     assert choose_products(BenchOptions(gemm=False), L2_BYTES) == ([], [])
-    gate = STACKS[0]
+    gate, third = replace(STACKS[0], name="gate and up"), replace(NVFP4_FORMAT, title="E4M3 in tens", group_size=10)
     for work, reason in {
-        replace(WORKLOADS[4], name="gate and up"): "the product needs NVFP4 weights, but these are MXFP4",
+        replace(gate, format=third): "the product needs NVFP4 or MXFP4 weights, but these are E4M3 in tens",
         replace(gate, cols=162): "no launch shape fits weights of 1280x2592",
         replace(gate, experts=8, rows=64_000): "8 experts are too few to choose 8 of them in turn",
         replace(gate, experts=32): "the weights fit in the L2, so they cannot be measured outside it",
@@ -193,3 +198,9 @@ def test_products_are_those_of_nvfp4_stacks_that_pass_the_l2() -> None:
         chosen, skipped = choose_products(BenchOptions(layer=layer), L2_BYTES)
         assert chosen == [STACKS[1]]
         assert skipped == [f"Product of the gate and up stack: {reason}."]
+
+
+def test_a_layer_that_is_measured_alone_has_as_many_products_in_each_format() -> None:
+    layers = [load(SAMPLES / sample).stacks for sample in PRODUCTS]
+    assert {tokens_of(work) for stacks in layers for work in stacks} == {tokens_of(STACKS[0])}
+    assert {tokens_of(work) for work in MXFP4_STACKS} == {(1, 64)}

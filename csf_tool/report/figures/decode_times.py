@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from csf_tool.bench.gemm import GemmResult
+    from csf_tool.bench.gemm_times import GemmResult
     from csf_tool.bench.results import BenchResult, CaseResult
 
 _ROW_INCHES = 0.142
@@ -40,7 +40,8 @@ def bench_figure(result: "BenchResult") -> "Figure":
     stacks = list(dict.fromkeys(gemm.stack.name for gemm in result.gemms))
     decode = [bar for case in result.cases for bar in _case_bars(case)]
     products = [_product_bars([gemm for gemm in result.gemms if gemm.stack.name == name]) for name in stacks]
-    heights = [_ROW_INCHES * (len(bars) + 5) for bars in [decode, *products[::2]]]
+    longest = [max(products[i : i + 2], key=len) for i in range(0, len(products), 2)]
+    heights = [_ROW_INCHES * (len(bars) + 5) for bars in [decode, *longest]]
     figure = new_figure(sum(heights), _headline(result), _caption(result))
     rows = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     _draw(rows[0].subplots(), decode, "time in multiples of the floor (logarithmic axis)", room=0.35)
