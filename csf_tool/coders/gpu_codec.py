@@ -103,7 +103,7 @@ class GpuDecoder:
         return result.copy_(dense, non_blocking=True)
 
     def _host_memory(self, nbytes: int) -> torch.Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._torch_device.type == "cuda")
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=self._torch_device.type == "cuda")
 
 
 class GpuEncoder:
