@@ -29,7 +29,7 @@ class VerifyRequest:
     all_tensors: bool
     device: str
     cross_check: CrossCheck | None
-    """None where it was not asked for: a sample."""
+    """A sample, where nothing was asked for."""
     manifest: Path | None
     quick: bool
     only: tuple[str, ...]
