@@ -103,8 +103,10 @@ def why_no_gpu(device: str) -> str | None:
     """Why `device` cannot be used, or None when it can."""
     if missing := _missing_packages():
         return str(not_installed(missing[0], " ".join(missing)))
-    import torch
-
+    try:
+        import torch
+    except Exception as error:  # a library of CUDA's is missing or of another version: any error
+        return f"torch cannot be loaded: {str(error).partition(chr(10))[0] or type(error).__name__}"
     if not torch.cuda.is_available():
         if _all_hidden():
             return f"{_VISIBLE} hides all GPUs"

@@ -1,5 +1,6 @@
 """Words for devices, beside GPUs that are there, hidden or too few."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,21 @@ def test_numbers_beyond_the_last_gpu(
     assert choose_cuda("auto", "encoding", pytest.fail) == "cuda"
     assert named_cuda(f"cuda:{number - 1}") == f"cuda:{number - 1}"
     assert why_no_gpu("cuda:7") == reason
+
+
+@pytest.mark.parametrize("raised", ["OSError('libcublas.so.12: no such file\\nmore')", "ImportError('ncclCommSplit')"])
+def test_a_torch_that_cannot_be_loaded_stops_only_who_asks_for_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, raised: str
+) -> None:
+    (tmp_path / "torch.py").write_text(f"raise {raised}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch")
+    said: list[str] = []
+    assert choose_cuda("auto", "encoding", said.append) is None
+    cause = raised.partition("'")[2].partition("'")[0].partition("\\n")[0]
+    assert said == [f"encoding on the CPU, although there is a GPU: torch cannot be loaded: {cause}"]
+    with pytest.raises(EnvironmentFault, match=f"--device cuda:1: torch cannot be loaded: {cause}$"):
+        named_cuda("cuda:1")
 
 
 def test_a_gpu_that_torch_holds_already_counts(monkeypatch: pytest.MonkeyPatch) -> None:
