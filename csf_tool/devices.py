@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from csf_tool.errors import EnvironmentFault, UsageError, not_installed
+from csf_tool.text import count
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Variable that says which GPUs CUDA may see."""
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Files that a driver makes (NVIDIA; WSL; AMD), looked for first: torch takes seconds to import."""
@@ -68,9 +72,20 @@ def require_device_name(device: str) -> None:
 
 
 def _may_have_gpu() -> bool:
-    """Whether a driver has made its files, or, on systems where that cannot be seen, whether torch is there to tell."""
+    """Whether a driver has made its files, or, on systems where that cannot be seen, whether torch is there to tell.
+
+    Not where GPUs are hidden from CUDA: that is the same as none.
+    """
+    if _all_hidden():
+        return False
     is_told = sys.platform == "linux"
     return any(Path(file).exists() for file in _GPU_FILES) if is_told else not _missing_packages()
+
+
+def _all_hidden() -> bool:
+    """Whether CUDA may see no GPU: it goes through the list up to the first number that is none."""
+    first = os.environ.get(_VISIBLE, "0").partition(",")[0].strip()
+    return first in ("", "-1")
 
 
 def _missing_packages() -> list[str]:
@@ -88,11 +103,16 @@ def why_no_gpu(device: str) -> str | None:
     """Why `device` cannot be used, or None when it can."""
     if missing := _missing_packages():
         return str(not_installed(missing[0], " ".join(missing)))
-    import torch
-
+    try:
+        import torch
+    except Exception as error:  # a library of CUDA's is missing or of another version: any error
+        return f"torch cannot be loaded: {str(error).partition(chr(10))[0] or type(error).__name__}"
     if not torch.cuda.is_available():
+        if _all_hidden():
+            return f"{_VISIBLE} hides all GPUs"
         return "torch finds no GPU (is a CUDA build of torch installed, and is the driver running?)"
     index = int(device.partition(":")[2] or 0)
     if index >= torch.cuda.device_count():
-        return f"torch finds {torch.cuda.device_count()} GPUs, numbered from 0"
+        visible = f", and {_VISIBLE} is {given}" if (given := os.environ.get(_VISIBLE)) else ""
+        return f"torch finds {count(torch.cuda.device_count(), 'GPU')}, numbered from 0{visible}"
     return None

@@ -27,6 +27,7 @@ SOURCES = (
     "codec/prepared.py",
     "codec/tiles.py",
     "dtypes.py",
+    "gpu/arguments.py",
     "gpu/decode.py",
     "gpu/decode_kernels.py",
     "gpu/launching.py",

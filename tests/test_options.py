@@ -1,5 +1,6 @@
 """Mistaken options: one line of our own words each, before anything is read; and the options by convention."""
 
+import json
 from enum import Enum
 from inspect import signature
 from pathlib import Path
@@ -158,6 +159,28 @@ def test_a_device_is_the_same_everywhere(sample: Sample, tmp_path: Path, command
             with pytest.raises(UsageError) as found:
                 made(device)
             assert str(found.value) == wanted
+
+
+@pytest.mark.parametrize("which", ["all", "sample", "none"])
+@pytest.mark.parametrize("device", [[], ["--device", "auto"], ["--device", "cpu"]], ids=str)
+def test_a_cross_check_without_a_gpu_says_that_it_has_no_effect(sample: Sample, device: list[str], which: str) -> None:
+    """It is no mistake: a script may take either device. Nor is it a fault, and JSON stays one document."""
+    csf = str(sample("nvfp4-csf-hf"))
+    for places in ([csf], [csf, str(sample("mxfp4-csf-container"))]):
+        done = run("verify", *places, *device, "--cross-check", which, "--json")
+        said = f"csf-tool: --cross-check {which}: has no effect, because the CPU decodes all planes: see --device cuda"
+        assert (done.exit_code, done.stderr.count(said), done.stderr.count("no effect")) == (0, 1, 1)
+        json.loads(done.stdout)
+    assert "no effect" not in run("verify", csf, *device, "--cross-check", which, "--quiet").stderr
+    assert "no effect" not in run("verify", csf, *device).stderr
+
+
+@pytest.mark.parametrize("asked", [["--cross-check", "all"], ["--cross-check", "sample"], ["--all-tensors"]], ids=str)
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_what_reads_data_does_not_go_with_quick(sample: Sample, asked: list[str], device: str) -> None:
+    said = mistake("verify", sample("nvfp4-csf-hf"), "--quick", "--device", device, *asked)
+    assert said.startswith("--quick reads no data: give it without --against, --only")
+    assert asked[0] in said
 
 
 def test_parts_of_names_are_answered_with_the_glob_that_means_them(sample: Sample, tmp_path: Path) -> None:

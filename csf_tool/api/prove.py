@@ -64,7 +64,7 @@ def verify(
         tensors_only=tensors_only,
         all_tensors=all_tensors,
         device=device,
-        cross_check=CrossCheck(cross_check),
+        cross_check=None if cross_check == "sample" else CrossCheck(cross_check),
         manifest=path_or_none("manifest", manifest),
         quick=quick,
         only=as_names("only", only),

@@ -66,15 +66,18 @@ def bench(
 
     from csf_tool.bench.real_layer import load_layer
     from csf_tool.bench.run import BenchOptions, run_bench
+    from csf_tool.coders.device_faults import named_for
     from csf_tool.documents.bench import bench_document
     from csf_tool.report.bench import bench_report
     from csf_tool.report.console import print_err
     from csf_tool.report.volume import is_quiet
 
     index = int(name.partition(":")[2] or 0)
-    layer = load_layer(open_argument(checkpoint), torch.device("cuda", index)) if checkpoint else None
     tell = (lambda _: None) if is_quiet() else print_err
-    found = run_bench(BenchOptions(repeats=repeats, device=index, gemm=products, layer=layer), tell)
+    opened = open_argument(checkpoint) if checkpoint else None
+    with named_for(name, replaceable=False):
+        layer = load_layer(opened, torch.device("cuda", index)) if opened else None
+        found = run_bench(BenchOptions(repeats=repeats, device=index, gemm=products, layer=layer), tell)
     if figure:
         from csf_tool.report.figures.decode_times import bench_figure
 

@@ -82,13 +82,14 @@ def verify(
     all_shards: AllShardsOption = False,
     device: DeviceOption = "auto",
     cross_check: Annotated[
-        CrossCheck,
+        CrossCheck | None,
         typer.Option(
             metavar="|".join(CrossCheck),
             rich_help_panel=SPEED,
-            help="Planes that the CPU decodes too, to check the GPU.",
+            help="With --device cuda: planes that the CPU decodes too, to check the GPU.",
+            show_default=CrossCheck.SAMPLE.value,
         ),
-    ] = CrossCheck.SAMPLE,
+    ] = None,
     jobs: JobsOption = None,
     drop_cache: CacheOption = None,
     save_hashes: Annotated[
@@ -132,6 +133,8 @@ def verify(
         drop_cache=drop_cache,
     )
     request.require_sense("--save-hashes", against=bool(against))
+    if request.without_effect:
+        note(request.without_effect)
     several = len(checkpoints) > 1
     if several:
         for_one = {"--against": against, "--hub": hub, "--manifest": manifest, "--only": only}
@@ -150,7 +153,7 @@ def verify(
 
     if several:
         if not quick:
-            make_decoder(device, cross_check)  # a device that is not there is no fault of each checkpoint
+            make_decoder(device)  # a device that is not there is no fault of each checkpoint
         all_found = look_at_each(checkpoints, check, lambda found: found.findings, all_shards=all_shards)
         if len(checkpoints) == 2 and not any(isinstance(found, CsfToolError) for _, found in all_found):
             note(

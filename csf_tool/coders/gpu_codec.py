@@ -16,6 +16,7 @@ from csf_tool.checkpoint.streams import PlaneStreams
 from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
 from csf_tool.coders.batches import batches
 from csf_tool.coders.coded import CodedPlane, PlaneScales
+from csf_tool.coders.device_faults import named_for
 from csf_tool.gpu.encode import compress_csf_scales
 from csf_tool.gpu.scales import decompress_csf_scales, prepare_csf_scales
 
@@ -40,11 +41,14 @@ class _InFlight(NamedTuple):
     scales: dict[str, NDArray[np.uint8]]
     """Dense scales by plane name, in host memory to which the device is still writing."""
     done: torch.cuda.Event | None
+    device: str
+    """The device's name for reports."""
 
     def finished(self) -> Iterator[CodedPlane]:
         """The planes in the order in which they came, once the device is done."""
         if self.done is not None:
-            self.done.synchronize()
+            with named_for(self.device):
+                self.done.synchronize()
         for s in self.planes:
             yield CodedPlane(s, self.scales[s.plane.name])
 
@@ -58,10 +62,15 @@ class GpuDecoder:
         self.device = _described(self._torch_device)
 
     def decode(self, streams: Iterable[PlaneStreams]) -> Iterator[CodedPlane]:
-        """See `csf_tool.coders.decoder.Decoder.decode`."""
+        """See `csf_tool.coders.decoder.Decoder.decode`.
+
+        Raises:
+            EnvironmentFault: the device fails.
+        """
         waiting: _InFlight | None = None
         for planes in batches(streams, lambda s: s.plane.dense_bytes, self._batch_bytes):
-            launched = self._launch(planes)
+            with named_for(self.device):
+                launched = self._launch(planes)
             if waiting:
                 yield from waiting.finished()
             waiting = launched
@@ -78,7 +87,7 @@ class GpuDecoder:
         if self._torch_device.type == "cuda":
             done = torch.cuda.Event()
             done.record(torch.cuda.current_stream(self._torch_device))
-        return _InFlight(planes, scales, done)
+        return _InFlight(planes, scales, done, self.device)
 
     def _decoded(self, fmt: CsfFormat, rows: int, cols: int, planes: Sequence[PlaneStreams]) -> torch.Tensor:
         """Host memory `[planes, rows, cols]` to which the dense scales of one geometry will be written."""
@@ -103,7 +112,7 @@ class GpuDecoder:
         return result.copy_(dense, non_blocking=True)
 
     def _host_memory(self, nbytes: int) -> torch.Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._torch_device.type == "cuda")
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=self._torch_device.type == "cuda")
 
 
 class GpuEncoder:
@@ -118,11 +127,17 @@ class GpuEncoder:
         """See `csf_tool.coders.encoder.Encoder.expect`."""
 
     def encode(self, planes: Iterable[PlaneScales]) -> Iterator[CodedPlane]:
-        """See `csf_tool.coders.encoder.Encoder.encode`."""
-        for batch in batches(planes, lambda p: p.scales.nbytes, self._batch_bytes):
-            yield from self._encode(batch)
+        """See `csf_tool.coders.encoder.Encoder.encode`.
 
-    def _encode(self, batch: list[PlaneScales]) -> Iterator[CodedPlane]:
+        Raises:
+            EnvironmentFault: the device fails.
+        """
+        for batch in batches(planes, lambda p: p.scales.nbytes, self._batch_bytes):
+            with named_for(self.device):
+                encoded = self._encode(batch)
+            yield from encoded
+
+    def _encode(self, batch: list[PlaneScales]) -> list[CodedPlane]:
         streams: dict[str, PlaneStreams] = {}
         for (fmt, _, _), members in _by_geometry(batch).items():
             dense = torch.from_numpy(np.stack([p.scales for p in members])).to(self._torch_device)
@@ -130,12 +145,12 @@ class GpuEncoder:
             parts = zip(members, encoded.fixed.cpu(), encoded.words.cpu().split(encoded.counts), strict=True)
             for p, fixed, words in parts:
                 streams[p.plane.name] = PlaneStreams(p.plane, fixed.numpy(), words.numpy().view("<u4"))
-        for p in batch:
-            yield CodedPlane(streams[p.plane.name], p.scales)
+        return [CodedPlane(streams[p.plane.name], p.scales) for p in batch]
 
 
 def _described(device: torch.device) -> str:
     if device.type == "cuda":
         index = device.index or 0
-        return f"cuda:{index} ({torch.cuda.get_device_name(index)})"
+        with named_for(str(device)):
+            return f"cuda:{index} ({torch.cuda.get_device_name(index)})"
     return f"{device} (Triton interpreter)"

@@ -8,6 +8,7 @@ import triton.language as tl
 from csf_tool.codec import formats
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.gpu import encode_kernels
+from csf_tool.gpu.arguments import require_bytes
 from csf_tool.gpu.launching import INTERPRETED, launching_at, require_gpu
 from csf_tool.gpu.streams import CsfStreams, Exceptions, require_geometry
 
@@ -91,9 +92,7 @@ def compress_mxfp4_scales(scales: torch.Tensor) -> CsfStreams:
 
 def compress_csf_scales(fmt: CsfFormat, scales: torch.Tensor) -> CsfStreams:
     """Encode block scales of any format: as `compress_nvfp4_scales`."""
-    if not isinstance(scales, torch.Tensor) or scales.dtype.itemsize != 1:
-        kind = scales.dtype if isinstance(scales, torch.Tensor) else type(scales).__name__
-        raise TypeError(f"scales must be a tensor of bytes (float8 or uint8), not {kind}")
+    require_bytes("scales", scales, "float8 or uint8")
     if scales.ndim not in (2, 3) or not scales.is_contiguous():
         raise ValueError("scales must be contiguous, [experts, rows, cols] or [rows, cols]")
     require_gpu(scales)

@@ -13,8 +13,8 @@ from csf_tool.gpu import decode_kernels
 INTERPRETED = not isinstance(decode_kernels.decode, triton.JITFunction)
 """Whether Triton interprets kernels on the CPU: TRITON_INTERPRET=1 was set when they were defined."""
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-"""Tensors that have bytes; others (fake ones, say) have their own way with operators."""
+_PLAIN = torch.Tensor.__torch_dispatch__
+"""Mark of tensors that have bytes; others (fake ones, say) have their own way with operators."""
 
 # The interpreter patches the language's functions globally while a kernel runs: one at a time.
 _interpreter = threading.RLock()
@@ -22,7 +22,7 @@ _interpreter = threading.RLock()
 
 def require_gpu(tensor: torch.Tensor) -> None:
     """Raise ValueError when `tensor` is where no kernel can reach it."""
-    if not (tensor.is_cuda or INTERPRETED):
+    if not (tensor.is_cuda or (INTERPRETED and tensor.is_cpu)):
         raise ValueError(f"the scales are on {tensor.device}: move them to a GPU, or set TRITON_INTERPRET=1")
 
 
@@ -38,7 +38,11 @@ def is_traced(*tensors: torch.Tensor) -> bool:
     """Whether torch records calls for a graph, or hands them to a mode, in place of making them: it sees operators."""
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._len_torch_dispatch_stack():
         return True
-    return any(type(tensor) not in _PLAIN or torch._is_functional_tensor(tensor) for tensor in tensors)
+    return any(_has_no_bytes(tensor) for tensor in tensors)
+
+
+def _has_no_bytes(tensor: torch.Tensor) -> bool:
+    return type(tensor).__torch_dispatch__ is not _PLAIN or tensor.is_meta or torch._is_functional_tensor(tensor)
 
 
 @contextmanager

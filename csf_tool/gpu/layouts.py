@@ -9,6 +9,7 @@ import torch
 from csf_tool.codec import tiles
 from csf_tool.codec.prepared import PIECE_BYTES
 from csf_tool.gpu import layout_kernels
+from csf_tool.gpu.arguments import require_tensor
 from csf_tool.gpu.launching import require_contiguous_at
 
 DenseLayout = Literal["linear", "swizzled", "marlin"]
@@ -31,15 +32,11 @@ def _form(name: object) -> None:
         raise ValueError(f'layout must be "linear", "swizzled" or "marlin", or a ScaleLayout, not {name!r}')
 
 
-def _require_tensor(name: str, given: object, dtypes: tuple[torch.dtype, ...]) -> None:
-    if not isinstance(given, torch.Tensor) or given.dtype not in dtypes:
-        kind = given.dtype if isinstance(given, torch.Tensor) else type(given).__name__
-        raise TypeError(f"{name} must be a tensor of {' or '.join(map(str, dtypes))}, not {kind}")
-
-
 def _inverse(row_order: torch.Tensor) -> torch.Tensor:
     """The place of each row, int32: a decode writes row after row."""
-    _require_tensor("row_order", row_order, (torch.int32, torch.int64))
+    require_tensor("row_order", row_order, (torch.int32, torch.int64))
+    if row_order.is_meta:
+        raise ValueError("row_order is on meta, so its rows cannot be checked")
     places = torch.arange(row_order.numel(), device=row_order.device)
     if row_order.dim() != 1 or not torch.equal(row_order.sort().values.long(), places):
         raise ValueError("row_order must have each row once")
@@ -95,12 +92,12 @@ class ScaleLayout:
         """Check everything that does not depend on a stack."""
         _form(self.form)
         for name, kind in (("swap_halves", bool), ("interleave", int)):
-            if not isinstance(given := getattr(self, name), kind):
+            if type(given := getattr(self, name)) is not kind:  # True is no number of rows
                 raise TypeError(f"{name} must be {kind.__name__}, not {type(given).__name__}")
         if self.interleave < 0:
             raise ValueError(f"interleave is {self.interleave}: give a number of rows")
         if self.table is not None:
-            _require_tensor("table", self.table, (torch.uint8,))
+            require_tensor("table", self.table, (torch.uint8,))
             if self.table.shape != (_TABLE_ENTRIES,):
                 raise ValueError(f"table must be [{_TABLE_ENTRIES}], not {list(self.table.shape)}")
             object.__setattr__(self, "table", self.table.contiguous())
@@ -108,6 +105,11 @@ class ScaleLayout:
             if self.swap_halves or self.interleave:
                 raise ValueError("give row_order, or swap_halves and interleave: row_order says it all")
             object.__setattr__(self, "_destinations", _inverse(self.row_order))
+
+    def __repr__(self) -> str:
+        order, table = (None if tensor is None else list(tensor.shape) for tensor in (self.row_order, self.table))
+        rows = f"swap_halves={self.swap_halves}, interleave={self.interleave}, row_order={order}"
+        return f"ScaleLayout({self.form!r}, {rows}, table={table})"
 
     def arguments(self, rows: int, cols: int, device: torch.device) -> LayoutArguments:
         """The layout for planes of a geometry.

@@ -11,13 +11,14 @@ Decompressing into `out` allocates nothing and never waits for the GPU: it can b
 are two) and traced by `torch.compile(fullgraph=True)`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.dtypes import DTYPES
+from csf_tool.gpu.arguments import require_bytes
 from csf_tool.gpu.decode import DecodeTables
 from csf_tool.gpu.launching import require_contiguous_at
 from csf_tool.gpu.layouts import AnyLayout, dense_shape, layout_of
@@ -36,7 +37,10 @@ class CsfScales:
     experts: int
     rows: int
     cols: int
-    _tables: DecodeTables = field(repr=False)
+    _tables: DecodeTables
+
+    def __repr__(self) -> str:
+        return f"<CsfScales {self.format.name}: {self.experts} planes {self.rows}x{self.cols}, {self.device}>"
 
     @property
     def device(self) -> torch.device:
@@ -78,7 +82,7 @@ class CsfScales:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "CsfScales":
         """The same stack on `device`; itself when it is there already."""
-        tables = self._tables.to(device, non_blocking=non_blocking)
+        tables = self._tables.to(torch.device(device), non_blocking=non_blocking)
         return self if tables is self._tables else replace(self, _tables=tables)
 
 
@@ -99,7 +103,7 @@ def prepare_nvfp4_csf_scales(
         cols: columns of a plane: scales of a row.
 
     Raises:
-        TypeError: an input is not a tensor, or not of these dtypes.
+        TypeError: an input is not a tensor, or not of these dtypes; rows or columns are no whole number.
         ValueError: the format has no such planes, the tensors do not fit together, or the streams break a
             rule of the format (the message names plane and rule).
     """
@@ -127,18 +131,22 @@ def _prepare(
     per_plane = _tensors("exceptions", exceptions, (torch.uint32, torch.int32))
     streams = _tensors("fixed", fixed, (torch.uint8,))
     device = streams[0].device
+    if any(words.dim() != 1 for words in per_plane):
+        raise ValueError("exceptions must be 1-D, a tensor for each plane")
     if any(t.device != device for t in (*streams, *per_plane)):
         raise ValueError(f"all streams must be on one device; the first fixed stream is on {device}")
     if len(streams) not in (1, len(per_plane)):
         raise ValueError(f"there are {len(streams)} fixed streams, but {len(per_plane)} lists of exceptions")
     joined = torch.cat([stream.reshape(-1) for stream in streams])
-    words = torch.cat([words.reshape(-1).view(torch.int32) for words in per_plane])
+    words = torch.cat([words.view(torch.int32) for words in per_plane])
     return prepare_csf_scales(fmt, joined, words, [len(w) for w in per_plane], rows=rows, cols=cols)
 
 
 def _tensors(
     name: str, given: torch.Tensor | Sequence[torch.Tensor], dtypes: tuple[torch.dtype, ...]
 ) -> list[torch.Tensor]:
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be tensors, not {type(given).__name__}")
     tensors = [given] if isinstance(given, torch.Tensor) else list(given)
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
@@ -179,6 +187,7 @@ def prepare_csf_scales(
         reused: the stack will be decompressed many times: split off leads where that makes it faster.
 
     Raises:
+        TypeError: an argument is of the wrong kind or dtype.
         ValueError: as `prepare_nvfp4_csf_scales`.
     """
     streams = CsfStreams.of(fmt, fixed, exceptions, counts, rows, cols)
@@ -207,7 +216,7 @@ def decompress_nvfp4_csf_scales(
     Args:
         scales: what `prepare_nvfp4_csf_scales` gave.
         out: contiguous workspace on the stack's device, of a one-byte dtype, at any byte offset, with at least
-            `scales.workspace_bytes(layout)` elements. The rest of it is left alone.
+            `scales.workspace_bytes(layout)` elements, for which autograd records nothing. The rest of it is left alone.
         expert_start: the routing of grouped matrix products: int32 or int64 `[experts + 1]`, where the rows of
             each expert begin, a leading 0 and the row count last. An expert without rows is skipped: its part
             of `out` is left untouched, or is arbitrary when `out` is None.
@@ -222,10 +231,10 @@ def decompress_nvfp4_csf_scales(
 
     Raises:
         TypeError: `scales` or a tensor is of the wrong kind or dtype.
-        ValueError: wrong format, layout, device, shape or length; a tensor that is not contiguous; or the stack is
-            where Triton cannot run.
+        ValueError: wrong format, layout, device, shape or length; a tensor that is not contiguous; an `out` that
+            requires a gradient; or the stack is where Triton cannot run.
     """
-    _require_scales(scales, NVFP4)
+    _require_format(scales, NVFP4)
     return decompress_csf_scales(
         scales, out=out, expert_start=expert_start, topk_ids=topk_ids, expert_offset=expert_offset, layout=layout
     )
@@ -241,7 +250,7 @@ def decompress_mxfp4_csf_scales(
     layout: AnyLayout = "linear",
 ) -> torch.Tensor:
     """The dense scales of a stack, float8_e8m0fnu: as `decompress_nvfp4_csf_scales`."""
-    _require_scales(scales, MXFP4)
+    _require_format(scales, MXFP4)
     return decompress_csf_scales(
         scales, out=out, expert_start=expert_start, topk_ids=topk_ids, expert_offset=expert_offset, layout=layout
     )
@@ -262,7 +271,7 @@ def decompress_csf_scales(
         TypeError: as `decompress_nvfp4_csf_scales`.
         ValueError: likewise.
     """
-    _require_scales(scales)
+    require_scales("scales", scales)
     shape = scales.dense_shape(layout)
     size = scales.workspace_bytes(layout)
     if out is None:
@@ -277,17 +286,22 @@ def decompress_csf_scales(
     return out.view(-1)[:size].view(scales.dense_dtype).view(shape)
 
 
-def _require_scales(scales: CsfScales, fmt: CsfFormat | None = None) -> None:
-    if not isinstance(scales, CsfScales):
-        raise TypeError(f"scales must be prepared CsfScales, not {type(scales).__name__}")
-    if fmt and scales.format != fmt:
+def require_scales(name: str, given: object) -> None:
+    """Raise TypeError when an argument is no prepared stack."""
+    if not isinstance(given, CsfScales):
+        raise TypeError(f"{name} must be prepared CsfScales, not {type(given).__name__}")
+
+
+def _require_format(scales: CsfScales, fmt: CsfFormat) -> None:
+    require_scales("scales", scales)
+    if scales.format != fmt:
         raise ValueError(f"the scales are {scales.format.title}, not {fmt.title}")
 
 
 def _check_workspace(scales: CsfScales, out: torch.Tensor, size: int) -> None:
-    if not isinstance(out, torch.Tensor) or out.dtype.itemsize != 1:
-        kind = out.dtype if isinstance(out, torch.Tensor) else type(out).__name__
-        raise TypeError(f"out must be a tensor of bytes (uint8 or float8), not {kind}")
+    require_bytes("out", out, "uint8 or float8")
+    if out.requires_grad and torch.is_grad_enabled():
+        raise ValueError("out requires a gradient, but decoding has none: give out.detach(), or use torch.no_grad()")
     require_contiguous_at("out", out, scales.device)
     if out.numel() < size:
         raise ValueError(f"out has {out.numel()} bytes, but the dense scales need {size}")

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from csf_tool.codec.formats import POSITION_MASK, SLAB_ROWS, CsfFormat
+from csf_tool.gpu.arguments import require_tensor, whole_number, whole_numbers
 
 _MAX_EXCEPTIONS = 2**31 - 1
 
@@ -57,14 +58,23 @@ class CsfStreams:
         """Streams whose sizes are right; `check` looks at what is in them.
 
         Raises:
+            TypeError: an argument is of the wrong kind or dtype.
             ValueError: the format has no such planes, or the tensors do not fit together.
         """
+        rows, cols = whole_number("rows", rows), whole_number("cols", cols)
+        counts = whole_numbers("counts", counts)
+        require_tensor("fixed", fixed, (torch.uint8,))
+        require_tensor("exceptions", exceptions, (torch.uint32, torch.int32))
         require_geometry(fmt, rows, cols)
+        if exceptions.device != fixed.device:
+            raise ValueError(f"exceptions are on {exceptions.device}, but fixed streams are on {fixed.device}")
         expected = len(counts) * fmt.fixed_bytes(rows, cols)
         if fixed.numel() != expected:
             planes = f"{len(counts)} planes of {rows}x{cols}"
             raise ValueError(f"fixed streams have {fixed.numel()} bytes, but {planes} need {expected}")
         words = exceptions.reshape(-1).view(torch.int32)
+        if min(counts, default=0) < 0:
+            raise ValueError(f"counts has {min(counts)}: no plane has so many exceptions")
         if len(words) != sum(counts):
             raise ValueError(f"there are {len(words)} exceptions, but the planes have {sum(counts)}")
         if len(words) > _MAX_EXCEPTIONS:
@@ -123,7 +133,7 @@ class CsfStreams:
     def plane_of_each(self) -> torch.Tensor:
         """The plane of each exception: int64 `[n]`. One small copy to the device, and no wait for it."""
         words, counts = self._known()
-        on_host = torch.tensor(counts, dtype=torch.int64)
+        on_host = torch.tensor(counts, dtype=torch.int64, device="cpu")
         if self.device.type == "cuda":
             on_host = on_host.pin_memory()
         per_plane = on_host.to(self.device, non_blocking=True)
@@ -134,8 +144,10 @@ class CsfStreams:
         """Check the rules of the format that decoding relies on; it does not on exceptions being outside their window.
 
         Raises:
-            ValueError: they break a rule. The message names plane and rule.
+            ValueError: they break a rule, and the message names plane and rule; or they are on meta, without bytes.
         """
+        if self.fixed.is_meta:
+            raise ValueError("streams on meta have no bytes to check")
         _check_fixed(self.format, self.fixed, self.cols)
         _check_positions(self.words, self.plane_of_each(), self.rows * self.cols)
 
@@ -144,8 +156,11 @@ def require_geometry(fmt: CsfFormat, rows: int, cols: int) -> None:
     """Check that a format has planes of this geometry.
 
     Raises:
+        TypeError: what is given as a format is none.
         ValueError: it has not.
     """
+    if not isinstance(fmt, CsfFormat):
+        raise TypeError(f"fmt must be a CsfFormat, not {type(fmt).__name__}")
     if fault := fmt.geometry_fault(rows, cols):
         raise ValueError(f"{fmt.title} CSF cannot store the planes: {fault}")
 

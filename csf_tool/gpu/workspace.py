@@ -3,7 +3,7 @@
 import torch
 
 from csf_tool.gpu.layouts import AnyLayout
-from csf_tool.gpu.scales import CsfScales, decompress_csf_scales
+from csf_tool.gpu.scales import CsfScales, decompress_csf_scales, require_scales
 
 
 class ScaleWorkspace:
@@ -18,10 +18,13 @@ class ScaleWorkspace:
         """Allocate the buffer, on the device of the stacks.
 
         Raises:
+            TypeError: what is given is no stack.
             ValueError: there are no stacks, they are on several devices, or there is no such layout.
         """
         if not stacks:
             raise ValueError("a workspace needs at least one stack")
+        for stack in stacks:
+            require_scales("stacks", stack)
         devices = {stack.device for stack in stacks}
         if len(devices) > 1:
             raise ValueError(f"stacks on {', '.join(sorted(map(str, devices)))}, but a workspace is on one device")

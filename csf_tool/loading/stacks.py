@@ -99,6 +99,8 @@ def read_stack(
     if not 0 <= tp_rank < tp_size:
         raise UsageError(f"tp_rank {tp_rank} of tp_size {tp_size}: give a rank from 0 to tp_size - 1")
     checkpoint, target = opened(checkpoint), torch_device(device)
+    if target.type == "meta":
+        raise UsageError("device meta: has no memory for a stack")
     planes = _layer_planes(checkpoint, layer)
     stacks = [_stack_planes(checkpoint, planes, layer, role) for role in wanted]
     for role, stack in zip(wanted, stacks, strict=True):

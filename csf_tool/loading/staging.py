@@ -53,7 +53,7 @@ class _Slot:
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self._device = device
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
-        self.memory = torch.empty(nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self.memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda")
 
     def wait(self) -> None:
         """Wait until its copies are done, and it can be filled again."""

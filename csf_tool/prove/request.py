@@ -28,7 +28,8 @@ class VerifyRequest:
     tensors_only: bool
     all_tensors: bool
     device: str
-    cross_check: CrossCheck
+    cross_check: CrossCheck | None
+    """A sample, where nothing was asked for."""
     manifest: Path | None
     quick: bool
     only: tuple[str, ...]
@@ -47,8 +48,9 @@ class VerifyRequest:
         """
         require_device_name(self.device)
         saved, only = self.save_hashes, self.only
-        if self.quick and (against or only or saved):
-            raise UsageError("--quick reads no data: give it without --against, --only and --save-hashes")
+        if self.quick and (against or only or saved or self.cross_check or self.all_tensors):
+            others = "--against, --only, --save-hashes, --cross-check and --all-tensors"
+            raise UsageError(f"--quick reads no data: give it without {others}")
         if self.tensors_only and not against:
             raise UsageError("--tensors-only: needs a checkpoint to compare with: give --against DENSE")
         if saved and (only or saved.exists()):
@@ -56,13 +58,20 @@ class VerifyRequest:
         if saved:
             require_writable(saved, option)
 
+    @property
+    def without_effect(self) -> str | None:
+        """A sentence about an option that was given and changes nothing, where that does no harm."""
+        if self.cross_check is None or self.device not in ("auto", "cpu"):
+            return None
+        return f"--cross-check {self.cross_check}: has no effect, because the CPU decodes all planes: see --device cuda"
+
     def run(self, checkpoint: Checkpoint, against: Checkpoint | None, progress: Progress) -> Verified:
         """Verify, and save the hashes if that is asked for and no check failed.
 
         Raises:
             As `csf_tool.prove.verify.verify`.
         """
-        decoder = NumpyDecoder() if self.quick else make_decoder(self.device, self.cross_check)
+        decoder = NumpyDecoder() if self.quick else make_decoder(self.device, self.cross_check or CrossCheck.SAMPLE)
         options = VerifyOptions(
             jobs=self.jobs or default_jobs(),
             drop_cache=should_drop_cache(checkpoint, self.drop_cache),

@@ -177,6 +177,8 @@ def test_a_number_that_several_modules_count_needs_a_name(tmp_path: Path) -> Non
         (3, "gate", {"tp_size": 8}, "8 rows are not a positive multiple of 16"),
         (3, "down", {"tp_size": 32}, "1 columns are not a positive multiple of 2"),
         (3, "gate", {"device": "tpu9000"}, "torch knows no such device"),
+        (3, "gate", {"device": "meta"}, "device meta: has no memory"),
+        (3, "gate_up", {"device": "meta", "tp_size": 2}, "device meta: has no memory"),
     ],
 )
 def test_requests_that_cannot_be_right(

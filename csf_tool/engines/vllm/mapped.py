@@ -67,7 +67,7 @@ class MappedFile:
             zip(header.names, zip(header.dtypes, header.shapes, header.begins, header.ends, strict=True), strict=True)
         )
         self._bytes = torch.from_file(str(shard.path), shared=False, size=shard.size, dtype=torch.uint8)
-        self._nothing = torch.empty(0, dtype=torch.uint8)
+        self._nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def __enter__(self) -> Self:
         return self
