@@ -7,7 +7,7 @@ import triton
 
 from csf_tool.codec import formats, tiles
 from csf_tool.codec.prepared import LEAD_GROUP, PIECE_BYTES, leads_pay
-from csf_tool.gpu import decode_kernels
+from csf_tool.gpu import decode_kernels, routing_kernels
 from csf_tool.gpu.launching import is_traced, launching_at, multiprocessors, register_limit, require_gpu
 from csf_tool.gpu.layouts import LayoutArguments, divide
 from csf_tool.gpu.routing import Routing
@@ -197,7 +197,8 @@ _decompress_op = torch.library.custom_op("csf_tool::decompress", _launch, mutate
 
 def _routed_grid(experts: int, items: int, device: torch.device) -> tuple[int, int]:
     """Blocks of experts, and programs a block, with equal shares when all are active."""
-    blocks = triton.cdiv(experts, decode_kernels.EXPERT_BLOCK)
-    block_items = min(experts, decode_kernels.EXPERT_BLOCK) * items
+    block = int(routing_kernels.EXPERT_BLOCK)
+    blocks = triton.cdiv(experts, block)
+    block_items = min(experts, block) * items
     rounds = triton.cdiv(block_items * blocks, _ROUTED_PROGRAMS_PER_SM * multiprocessors(device))
     return blocks, triton.cdiv(block_items, rounds)

@@ -23,20 +23,20 @@ from csf_tool.codec import formats, tiles
 from csf_tool.gpu.layout_kernels import (
     LINEAR,
     MARLIN,
+    MARLIN_ROWS,
     first_quad,
     first_row,
+    looked_up,
+    not_shifted,
+    shifted,
     store_columns,
     store_exceptions,
     store_moved,
     store_moved_bytes,
     store_words,
-    through_table,
+    swapped,
 )
-
-EXPERT_BLOCK = 32
-"""Experts that a routed program looks at: a bit each, and a lane of a warp, so that finding them takes no barrier."""
-
-_EXPERT_BLOCK = tl.constexpr(EXPERT_BLOCK)
+from csf_tool.gpu.routing_kernels import EXPERT_BLOCK, active_experts, comes_first, count_bits, either
 
 ALL_BITS = tl.constexpr(0xFFFFFFFF)
 """All bits of a uint32: `x ^ ALL_BITS` is `~x`, which triton 3.6 and 3.7 do not interpret for unsigned numbers."""
@@ -47,6 +47,7 @@ NO_LEAD = 255
 _SLAB_ROWS = tl.constexpr(formats.SLAB_ROWS)
 _TILE_ROWS = tl.constexpr(tiles.TILE_ROWS)
 _TILE_BYTES = tl.constexpr(tiles.TILE_BYTES)
+_MARLIN_ROWS = tl.constexpr(MARLIN_ROWS)
 
 
 @triton.jit
@@ -124,6 +125,12 @@ def _merge_leads(words, leads, word, unit, mask, GROUP: tl.constexpr):
 
 
 @triton.jit
+def _any(bits):
+    """Whether any of uint32s [m, n] is other than 0."""
+    return tl.reduce(tl.reduce(bits, 1, either), 0, either) != 0
+
+
+@triton.jit
 def _load_exceptions(exceptions, at, end):
     return tl.load(exceptions + at, mask=at < end, other=0).to(tl.uint32, bitcast=True)
 
@@ -179,7 +186,10 @@ def _decode_piece(
     if GROUP:
         words = _merge_leads(words, leads, word, chunk * 4, mask, GROUP)
     if table is not None:
-        words = through_table(words, table, tl.zeros_like(word), mask, 4)
+        if _any(not_shifted(words, table, mask)):
+            words = looked_up(words, table, tl.zeros_like(word), mask, 4)
+        else:
+            words = shifted(words, table, mask)
     if not (SWAP or TURNS or destinations is not None):
         store_words(out, word, words, mask, WORD_ALIGNED)
     elif COLS % 4 == 0:
@@ -196,7 +206,7 @@ def _decode_piece(
 
 @triton.jit
 def _row_words(
-    fixed, leads, table, row, first_quad, quad,
+    fixed, leads, row, first_quad, quad,
     ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
@@ -215,8 +225,6 @@ def _row_words(
     if GROUP:  # only where a row is whole words
         unit = row * QUADS + first_quad if COLS % 16 == 0 else word
         words = _merge_leads(words, leads, word, unit, mask, GROUP)
-    if table is not None:
-        words = through_table(words, table, quad * 4, mask, COLS)
     return words
 
 
@@ -252,24 +260,40 @@ def _decode_runs(
     row_b = row + (16 if FORM == MARLIN else 32)
     row_c = row + (8 if FORM == MARLIN else 64)
     row_d = row + (24 if FORM == MARLIN else 96)
-    a = _row_words(fixed, leads, table, row, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    b = _row_words(fixed, leads, table, row_b, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    c = _row_words(fixed, leads, table, row_c, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    d = _row_words(fixed, leads, table, row_d, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
-    if SWAP or TURNS or destinations is not None:
+    a = _row_words(fixed, leads, row, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    b = _row_words(fixed, leads, row_b, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    c = _row_words(fixed, leads, row_c, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    d = _row_words(fixed, leads, row_d, first, quad, ROWS, COLS, BITS, ROW_BYTES, SLAB_BYTES, GROUP)
+    if table is not None:
+        odd = not_shifted(a, table, row < ROWS) | not_shifted(b, table, row_b < ROWS)
+        odd |= not_shifted(c, table, row_c < ROWS) | not_shifted(d, table, row_d < ROWS)
+        if _any(odd) | (COLS % 4 != 0):
+            a = looked_up(a, table, quad * 4, row < ROWS, COLS)
+            b = looked_up(b, table, quad * 4, row_b < ROWS, COLS)
+            c = looked_up(c, table, quad * 4, row_c < ROWS, COLS)
+            d = looked_up(d, table, quad * 4, row_d < ROWS, COLS)
+        else:
+            a = shifted(a, table, row < ROWS)
+            b = shifted(b, table, row_b < ROWS)
+            c = shifted(c, table, row_c < ROWS)
+            d = shifted(d, table, row_d < ROWS)
+    PAIR_ROWS: tl.constexpr = 2 * (_MARLIN_ROWS if FORM == MARLIN else _TILE_ROWS)
+    WHOLE: tl.constexpr = ROWS // PAIR_ROWS * PAIR_ROWS == ROWS  # halves are whole blocks
+    if destinations is not None or TURNS or (SWAP and not WHOLE):
         mask = run < RUNS
         store_moved(out, a, row, quad, mask, destinations, ROWS, COLS, FORM, SWAP, TURNS, WORD_ALIGNED)
         store_moved(out, b, row_b, quad, mask, destinations, ROWS, COLS, FORM, SWAP, TURNS, WORD_ALIGNED)
         store_moved(out, c, row_c, quad, mask, destinations, ROWS, COLS, FORM, SWAP, TURNS, WORD_ALIGNED)
         store_moved(out, d, row_d, quad, mask, destinations, ROWS, COLS, FORM, SWAP, TURNS, WORD_ALIGNED)
     elif FORM == MARLIN:
-        store_columns(out, a, b, c, d, run, quad, run < RUNS, ROWS, COLS, PARTS, WORD_ALIGNED)
+        store_columns(out, a, b, c, d, run, quad, run < RUNS, ROWS, COLS, PARTS, SWAP, WORD_ALIGNED)
     else:
         words = tl.join(tl.join(a, b), tl.join(c, d))  # [runs, width, b or a, d or c]
         words = words.permute(1, 0, 3, 2).reshape(WIDTH * SIZE, 4)  # a chunk: a b c d
         at = tl.arange(0, WIDTH * SIZE)[:, None]
         run = item * SIZE + at % SIZE
-        tile = run // BLOCK_RUNS * QUADS + first_quad(run, PARTS, WIDTH, FORM) + at // SIZE
+        block = swapped(run // BLOCK_RUNS, BLOCKS) if SWAP else run // BLOCK_RUNS
+        tile = block * QUADS + first_quad(run, PARTS, WIDTH, FORM) + at // SIZE
         word = (tile * 32 + first_row(run, PARTS, FORM) % _TILE_ROWS) * 4 + tl.arange(0, 4)[None, :]
         store_words(out, word, words, run < RUNS, WORD_ALIGNED)
     _overwrite(
@@ -308,56 +332,6 @@ def _decode_item(
         )  # fmt: skip
 
 
-@triton.jit
-def _either(a, b):
-    return a | b
-
-
-@triton.jit
-def _count(bits):
-    """The number of bits that are set in uint32s."""
-    pairs = bits - ((bits >> 1) & 0x55555555)
-    nibbles = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
-    return ((((nibbles + (nibbles >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
-
-
-@triton.jit
-def _active(routing, first, number, experts, offset, CHOICES: tl.constexpr):
-    """The active experts of the block that begins at `first`: the bits of a uint32.
-
-    CHOICES 0: `routing` says where the rows of each expert begin. Else it is `number` chosen experts in any order,
-    some perhaps more than once, and looked at CHOICES at a time; expert 0 is number `offset` there, and those that are
-    no experts of this stack count for none.
-    """
-    if CHOICES:
-        last = tl.minimum(experts - first, _EXPERT_BLOCK)
-        at = tl.arange(0, CHOICES)
-        bits = tl.zeros((CHOICES,), tl.uint32)
-        for begin in range(0, number, CHOICES):
-            chosen = tl.load(routing + begin + at, mask=begin + at < number, other=0).to(tl.int64)
-            place = chosen - offset - first
-            inside = (place >= 0) & (place < last) & (begin + at < number)
-            bits |= tl.where(inside, tl.full((CHOICES,), 1, tl.uint32) << tl.where(inside, place, 0).to(tl.uint32), 0)
-    else:
-        lane = tl.arange(0, _EXPERT_BLOCK)
-        mask = first + lane < experts
-        begin = tl.load(routing + first + lane, mask=mask, other=0)
-        end = tl.load(routing + first + lane + 1, mask=mask, other=0)
-        bits = (begin != end).to(tl.uint32) << lane.to(tl.uint32)
-    return tl.reduce(bits, 0, _either)
-
-
-@triton.jit
-def _comes_first(routing, slot, chosen):
-    """Whether no slot before this one has the same choice. A lane of a warp for each, so that it takes no barrier."""
-    lane = tl.arange(0, _EXPERT_BLOCK)
-    same = tl.zeros((_EXPERT_BLOCK,), tl.int32)
-    for begin in range(0, slot, _EXPERT_BLOCK):
-        mask = begin + lane < slot
-        same |= ((tl.load(routing + begin + lane, mask=mask, other=0) == chosen) & mask).to(tl.int32)
-    return tl.sum(same, 0) == 0
-
-
 @triton.jit(do_not_specialize=["experts", "number", "offset"], do_not_specialize_on_alignment=["routing"])
 def decode(
     fixed, leads, rest, starts, out, destinations, table, routing, number, offset, experts,
@@ -370,25 +344,25 @@ def decode(
     `starts` says where in `rest` the exceptions begin of each piece (row-major) or block of 128 rows (runs).
     Not ROUTED: one program an item. SLOTS: one program an item of each chosen expert, in axis 1; those of an expert
     that was chosen before leave. Else axis 0 takes a block of experts, axis 1 a share of the items of its active ones.
-    Programs with work come first, so that the others, which leave at once, start and end beside them. `_active` says
-    what routing, number, offset and CHOICES are.
+    Programs with work come first, so that the others, which leave at once, start and end beside them. `active_experts`
+    says what routing, number, offset and CHOICES are.
     """
     if SLOTS:
         slot = tl.program_id(1)
         chosen = tl.load(routing + slot)
         expert = chosen.to(tl.int64) - offset
-        if (expert >= 0) & (expert < experts) & _comes_first(routing, slot, chosen):
+        if (expert >= 0) & (expert < experts) & comes_first(routing, slot, chosen):
             _decode_item(
                 fixed, leads, rest, starts, out, expert.to(tl.int32), tl.program_id(0), destinations, table,
                 ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
             )  # fmt: skip
     elif ROUTED:
-        lane = tl.arange(0, _EXPERT_BLOCK).to(tl.uint32)
-        first = tl.program_id(0) * _EXPERT_BLOCK
-        active = _active(routing, first, number, experts, offset, CHOICES)
-        before = tl.full((_EXPERT_BLOCK,), 1, tl.uint32) << lane
-        order = tl.where((active & before) != 0, _count(active & (before - 1)), -1)  # 0 for the first that is active
-        for work in range(tl.program_id(1), _count(active) * ITEMS, tl.num_programs(1)):
+        lane = tl.arange(0, EXPERT_BLOCK).to(tl.uint32)
+        first = tl.program_id(0) * EXPERT_BLOCK
+        active = active_experts(routing, first, number, experts, offset, CHOICES)
+        before = tl.full((EXPERT_BLOCK,), 1, tl.uint32) << lane
+        order = tl.where((active & before) != 0, count_bits(active & (before - 1)), -1)
+        for work in range(tl.program_id(1), count_bits(active) * ITEMS, tl.num_programs(1)):
             expert = first + tl.sum(tl.where(order == work // ITEMS, lane, 0), 0).to(tl.int32)
             _decode_item(
                 fixed, leads, rest, starts, out, expert, work % ITEMS, destinations, table,

@@ -17,6 +17,10 @@ from csf_tool.codec import formats, tiles
 
 LINEAR, SWIZZLED, MARLIN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
+TABLE_ENTRIES = tl.constexpr(256)
+"""Entries of a table. Behind them stand the first and the last byte of those that it merely shifts, and the entry of
+the first: a byte's entry is a load, and nearly all bytes are shifted, which is one addition for four of them."""
+
 MARLIN_ROWS = 64
 """Rows inside which Marlin has an order of its own."""
 
@@ -46,6 +50,12 @@ def _moved(row, destinations, ROWS: tl.constexpr, SWAP: tl.constexpr, TURNS: tl.
         if TURNS:
             to = (to % HALF // TURNS * 2 + to // HALF) * TURNS + to % HALF % TURNS
     return tl.where(row < ROWS, to, row)
+
+
+@triton.jit
+def swapped(block, BLOCKS: tl.constexpr):
+    """The blocks of rows to which blocks go where halves of whole blocks are exchanged."""
+    return tl.where(block < BLOCKS // 2, block + BLOCKS // 2, block - BLOCKS // 2)
 
 
 @triton.jit
@@ -113,8 +123,28 @@ def store_words(out, word, words, mask, WORD_ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def through_table(words, table, col, mask, COLS: tl.constexpr):
-    """`words` with each byte's entry of the table in its place; `col` is that of the first byte; 0 past the plane."""
+def not_shifted(words, table, mask):
+    """Other than 0 for words of which a byte is not among those that the table merely shifts."""
+    low = tl.load(table + TABLE_ENTRIES).to(tl.uint32)
+    high = tl.load(table + TABLE_ENTRIES + 1).to(tl.uint32)
+    even, odd = words & 0x00FF00FF, (words >> 8) & 0x00FF00FF
+    from_low, past_high = (256 - low) * 0x00010001, (255 - high) * 0x00010001  # carry into bits 8 and 24
+    reached = (even + from_low) & (odd + from_low)
+    passed = (even + past_high) | (odd + past_high)
+    return tl.where(mask, ((reached ^ 0x01000100) | passed) & 0x01000100, 0)
+
+
+@triton.jit
+def shifted(words, table, mask):
+    """`words` with each byte's entry of the table in its place, where it merely shifts them; 0 past the plane."""
+    low = tl.load(table + TABLE_ENTRIES).to(tl.uint32)
+    entry = tl.load(table + TABLE_ENTRIES + 2).to(tl.uint32)
+    return tl.where(mask, words + (entry - low) * 0x01010101, 0)
+
+
+@triton.jit
+def looked_up(words, table, col, mask, COLS: tl.constexpr):
+    """The same for any bytes, each by a load; `col` is the column of the first byte."""
     entries = tl.zeros_like(words)
     for byte in tl.static_range(4):
         inside = mask & (col + byte < COLS)
@@ -134,10 +164,13 @@ def _transposed(a, b, c, d, byte: tl.constexpr):
 @triton.jit
 def store_columns(
     out, a, b, c, d, run, quad, mask,
-    ROWS: tl.constexpr, COLS: tl.constexpr, PARTS: tl.constexpr, WORD_ALIGNED: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, PARTS: tl.constexpr, SWAP: tl.constexpr, WORD_ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Store runs [runs, width] in Marlin's layout: a word of four rows for each of their columns."""
-    word = run // (PARTS * _MARLIN_RUNS) * (_MARLIN_ROWS // 4) + run % _MARLIN_RUNS
+    group = run // (PARTS * _MARLIN_RUNS)
+    if SWAP:
+        group = swapped(group, ROWS // _MARLIN_ROWS)
+    word = group * (_MARLIN_ROWS // 4) + run % _MARLIN_RUNS
     for byte in tl.static_range(4):
         col = quad * 4 + byte
         words = _transposed(a, b, c, d, byte)

@@ -21,7 +21,7 @@ _FORMS = {
     "marlin": int(layout_kernels.MARLIN),
 }
 
-_TABLE_ENTRIES = 256
+_TABLE_ENTRIES = int(layout_kernels.TABLE_ENTRIES)
 
 _MAX_WIDTH = 4
 """Most column quads of a run: 8 code bytes of NVFP4, one load."""
@@ -43,12 +43,28 @@ def _inverse(row_order: torch.Tensor) -> torch.Tensor:
     return row_order.argsort().int()
 
 
+def _for_kernels(table: torch.Tensor) -> torch.Tensor:
+    """The table, and the longest run of bytes that it merely shifts: its first byte, its last, the first's entry."""
+    if table.is_meta:
+        return table.new_empty(_TABLE_ENTRIES + 3)
+    entries = table.tolist()
+    low = high = first = 0
+    for byte in range(_TABLE_ENTRIES):
+        if entries[byte] - byte != entries[first] - first:
+            first = byte
+        if byte - first > high - low:
+            low, high = first, byte
+    about = torch.tensor([low, high, entries[low]], dtype=torch.uint8, device=table.device)
+    return torch.cat([table, about])
+
+
 class LayoutArguments(NamedTuple):
     """A layout as the decode's operator takes it."""
 
     destinations: torch.Tensor | None
     """The row to which each row goes: int32 `[rows]`."""
     table: torch.Tensor | None
+    """Byte to write for each byte, and what the kernels know about it: uint8 `[259]`."""
     form: int
     swap: bool
     turns: int
@@ -87,6 +103,7 @@ class ScaleLayout:
     table: torch.Tensor | None = None
     """Byte to write for each byte: uint8 `[256]`, for engines that take scales in a number format of their own."""
     _destinations: torch.Tensor | None = field(init=False, repr=False, default=None)
+    _table: torch.Tensor | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         """Check everything that does not depend on a stack."""
@@ -100,7 +117,7 @@ class ScaleLayout:
             require_tensor("table", self.table, (torch.uint8,))
             if self.table.shape != (_TABLE_ENTRIES,):
                 raise ValueError(f"table must be [{_TABLE_ENTRIES}], not {list(self.table.shape)}")
-            object.__setattr__(self, "table", self.table.contiguous())
+            object.__setattr__(self, "_table", _for_kernels(self.table))
         if self.row_order is not None:
             if self.swap_halves or self.interleave:
                 raise ValueError("give row_order, or swap_halves and interleave: row_order says it all")
@@ -119,10 +136,10 @@ class ScaleLayout:
         """
         if fault := self.fault(rows, cols):
             raise ValueError(fault)
-        for name, tensor in (("row_order", self._destinations), ("table", self.table)):
+        for name, tensor in (("row_order", self._destinations), ("table", self._table)):
             if tensor is not None:
                 require_contiguous_at(name, tensor, device)
-        return LayoutArguments(self._destinations, self.table, _FORMS[self.form], self.swap_halves, self.interleave)
+        return LayoutArguments(self._destinations, self._table, _FORMS[self.form], self.swap_halves, self.interleave)
 
     def fault(self, rows: int, cols: int) -> str | None:
         """Why planes of a geometry cannot be in the layout, or None when they can."""

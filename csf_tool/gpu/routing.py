@@ -26,8 +26,6 @@ class Routing(NamedTuple):
         """
         if self.expert_start is not None and self.topk_ids is not None:
             raise ValueError("give expert_start or topk_ids, not both")
-        if not isinstance(self.expert_offset, int):
-            raise TypeError(f"expert_offset must be an int, not {type(self.expert_offset).__name__}")
         if not -(2**31) <= self.expert_offset < 2**31:
             raise ValueError(f"expert_offset is {self.expert_offset}: it must fit 32 bits")
         if self.topk_ids is not None:

@@ -18,7 +18,7 @@ import torch
 
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.dtypes import DTYPES
-from csf_tool.gpu.arguments import require_bytes
+from csf_tool.gpu.arguments import require_bytes, whole_number
 from csf_tool.gpu.decode import DecodeTables
 from csf_tool.gpu.launching import require_contiguous_at
 from csf_tool.gpu.layouts import AnyLayout, dense_shape, layout_of
@@ -277,7 +277,7 @@ def decompress_csf_scales(
     if out is None:
         out = torch.empty(size, dtype=torch.uint8, device=scales.device)
     _check_workspace(scales, out, size)
-    routing = Routing(expert_start, topk_ids, expert_offset)
+    routing = Routing(expert_start, topk_ids, whole_number("expert_offset", expert_offset))
     routing.require(scales.experts, scales.device)
     arguments = layout_of(layout).arguments(scales.rows, scales.cols, scales.device)
     scales._tables.decode(

@@ -115,3 +115,17 @@ def test_graphs_take_them() -> None:
     got = torch.compile(decoded, fullgraph=True, backend="aot_eager")(on_device(ids(1, 1)))
     assert np.array_equal(got[1].cpu().numpy(), stack.scales[1])
     assert not got[[0, 2]].any()
+
+
+@pytest.mark.parametrize("offset", [True, False])
+def test_a_flag_is_no_offset(offset: bool) -> None:
+    scales = prepared(random_stack(NVFP4, 3, 16, 8, 0.0))
+    with pytest.raises(TypeError, match="expert_offset must be an int, not bool"):
+        decompress_csf_scales(scales, topk_ids=torch.tensor([1], device=DEVICE), expert_offset=offset)
+
+
+def test_an_offset_may_be_numpys() -> None:
+    stack = random_stack(NVFP4, 3, 16, 8, 0.0)
+    ids = torch.tensor([6], device=DEVICE)
+    dense = decompress_csf_scales(prepared(stack), topk_ids=ids, expert_offset=np.int64(5))  # type: ignore[arg-type]
+    assert dense[1].view(torch.uint8).cpu().numpy().tobytes() == stack.scales[1].tobytes()

@@ -18,7 +18,7 @@ from csf_tool.codec.tiles import padded_shape
 from csf_tool.gpu.layouts import DenseLayout
 from csf_tool.gpu.scales import decompress_csf_scales
 from tests.codec.vectors import Vector, golden
-from tests.gpu.stacks import DEVICE, Bytes, Stack, all_exceptions, on_device, prepared, random_stack
+from tests.gpu.stacks import DEVICE, Bytes, Stack, all_exceptions, encoded, on_device, prepared, random_stack
 from tests.swizzled import swizzle
 
 POISON = 0xA5
@@ -164,7 +164,10 @@ LAYOUTS: dict[str, Callable[[int], dict[str, Any]]] = {
 
 BOTH = pytest.mark.parametrize("fmt", [NVFP4, MXFP4], ids=["nvfp4", "mxfp4"])
 
-GEOMETRIES = [(NVFP4, 64, 8), (NVFP4, 192, 6), (NVFP4, 128, 40), (MXFP4, 64, 7), (MXFP4, 192, 36)]
+GEOMETRIES = [
+    (NVFP4, 64, 8), (NVFP4, 192, 6), (NVFP4, 128, 40), (NVFP4, 512, 8),
+    (MXFP4, 64, 7), (MXFP4, 192, 36), (MXFP4, 256, 5),
+]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -174,7 +177,7 @@ GEOMETRIES = [(NVFP4, 64, 8), (NVFP4, 192, 6), (NVFP4, 128, 40), (MXFP4, 64, 7),
 def test_geometries(
     decode: Decode, fmt: CsfFormat, rows: int, cols: int, options: Callable[[int], dict[str, Any]], form: DenseLayout
 ) -> None:
-    """Rows of whole chunks, of whole words and ragged ones; rows that fill 128 and that do not."""
+    """Rows of whole chunks, of whole words and ragged ones; rows and halves that fill 128 and that do not."""
     check(decode, random_stack(fmt, 2, rows, cols, 0.03), ScaleLayout(form, **options(rows)))
 
 
@@ -183,6 +186,30 @@ def test_geometries(
 @pytest.mark.parametrize("options", [{}, {"swap_halves": True}, {"interleave": 8}], ids=str)
 def test_a_plane_of_exceptions(decode: Decode, form: DenseLayout, options: dict[str, Any], fmt: CsfFormat) -> None:
     check(decode, all_exceptions(fmt, 2, 64, 6), ScaleLayout(form, table=table(), **options))
+
+
+SHIFTS = {"as they are": (0, 255, 0), "up": (8, 135, 120), "down": (100, 250, -100), "few": (40, 70, 33)}
+"""The first and the last byte that a table shifts, and by how much; its other entries are any."""
+
+
+@BOTH
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("strays", [0.0, 0.02])
+@pytest.mark.parametrize(("low", "high", "shift"), SHIFTS.values(), ids=SHIFTS.keys())
+def test_a_table_that_shifts_most_bytes(
+    decode: Decode, low: int, high: int, shift: int, strays: float, form: DenseLayout, fmt: CsfFormat
+) -> None:
+    """Bytes at both ends of what is shifted, and with strays those beside them, too, which have others."""
+    entries = np.random.default_rng(7).integers(1, 256, 256, np.uint8)
+    entries[low : high + 1] = np.arange(low, high + 1) + shift
+    rng = np.random.default_rng(8)
+    base = rng.integers(low, high + 2 - fmt.window, (2, 64, 1))
+    base[0, :2, 0] = low, high + 1 - fmt.window
+    scales = (base + rng.integers(0, fmt.window, (2, 64, 8))).astype(np.uint8)
+    scales[0, :2, 0] = low, high
+    stray = rng.random(scales.shape) < strays
+    scales[stray] = rng.choice([max(low - 1, 0), min(high + 1, 255), 0, 255], stray.sum())
+    check(decode, encoded(fmt, scales), ScaleLayout(form, table=on_device(entries)))
 
 
 @pytest.mark.parametrize("vector", [v for v in golden() if not v.rows % 64], ids=str)
