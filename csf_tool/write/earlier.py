@@ -15,9 +15,8 @@ from csf_tool.disk.own_files import has_journal
 from csf_tool.disk.paths import holds_files, names_in
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.text import escape
-from csf_tool.write.consume import source_root
 from csf_tool.write.destination import Destination
-from csf_tool.write.fingerprint import fingerprint
+from csf_tool.write.fingerprint import fingerprint, source_root
 from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, consumed_shards
 from csf_tool.write.run import Run, WriteOptions, Written

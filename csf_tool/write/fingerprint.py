@@ -1,12 +1,14 @@
-"""Fingerprint of a source, by which a journal tells checkpoints apart."""
+"""Fingerprint and place of a source, as journals state them to tell checkpoints apart."""
 
 import hashlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.side_files import config_files
 from csf_tool.disk.reader import read_document
+from csf_tool.text import escape
 
 
 def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] | None = None) -> str:
@@ -30,3 +32,8 @@ def fingerprint(checkpoint: Checkpoint, consumed: Mapping[str, tuple[int, int]] 
     for path in documents:
         hasher.update(read_document(path, path.name) + b"\0")
     return hasher.hexdigest()
+
+
+def source_root(source: Path) -> str:
+    """The place of a source, as journals state it."""
+    return escape(str(source.resolve()))
