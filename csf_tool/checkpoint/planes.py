@@ -11,9 +11,7 @@ from csf_tool.checkpoint.stored import Located, Stored
 from csf_tool.codec.formats import FORMATS, SLAB_ROWS, CsfFormat
 from csf_tool.codec.tiles import padded_shape
 from csf_tool.codes import Code, Finding
-
-PACKED_DTYPES = ("U8", "I8")
-"""Dtypes of weights that hold two FP4 codes a byte; an F4 weight states its logical shape instead."""
+from csf_tool.dtypes import FP4_DTYPES
 
 
 @dataclass(frozen=True)
@@ -229,7 +227,7 @@ def _geometries(
 def weight_geometry(weight: Located, fmt: CsfFormat, faults: list[Finding]) -> Geometry | None:
     """The geometry of the scales of an FP4 weight; reasons why a tensor is no FP4 weight are added to `faults`."""
     dtype, shape = weight.tensor.dtype, weight.tensor.shape
-    if len(shape) != 2 or dtype not in (*PACKED_DTYPES, "F4"):
+    if len(shape) != 2 or dtype not in FP4_DTYPES:
         text = f"the weight beside it, {weight.tensor.name!r}, is {_describe(weight)}, not FP4 codes"
         faults.append(Finding(text, Code.NOT_FP4_WEIGHT))
         return None
