@@ -198,7 +198,8 @@ def test_one_on_the_hub(shelf: Path, hub: Hub) -> None:
 
 def test_nothing_else_names_a_layout() -> None:
     """A place that asks which layout there is would have to learn of every further one."""
-    at_home = {f"checkpoint/{name}.py" for name in ("layout", "container", "container_layout", "container_reading")}
+    containers = {f"checkpoint/container_{name}.py" for name in ("layout", "reading", "check")}
+    at_home = {"checkpoint/layout.py", "checkpoint/container.py", *containers}
     lists_or_makes_them = {"checkpoint/known_layouts.py", "checkpoint/open.py", "write/targets.py", "write/encoding.py"}
     engines = {"engines/containers.py", "engines/vllm/containers.py"}  # they want a folder with the model's config
     package = Path(csf_tool.__file__).parent
