@@ -13,7 +13,6 @@ from csf_tool.checkpoint.container import (
     verification,
 )
 from csf_tool.checkpoint.container_reading import note_misspelt
-from csf_tool.checkpoint.planes import stream_names
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.checkpoint.stored import Stored
 from csf_tool.codec.formats import titles
@@ -64,7 +63,7 @@ def _compare_contract(container: "Container", checkpoint: Checkpoint, stored: St
     """Compare the contract with the shards."""
     listed, table, problems = container.source_names, checkpoint.plane_table, checkpoint.problems
     fixed_row = dict(zip(table.names, table.fixed, strict=True))
-    dense_names = stored.row_of.keys() - stream_names(table) | fixed_row.keys()
+    dense_names = stored.row_of.keys() - table.stream_names | fixed_row.keys()
     for name in sorted(listed.keys() - dense_names):
         text = "the contract lists it, but no shard holds it"
         problems.error(text, Code.CONTRACT_DIFFERS, f"{TENSORS}/{listed[name]}", name)
