@@ -108,9 +108,7 @@ def _open_file(path: Path) -> Checkpoint:
     return _finish(checkpoint)
 
 
-def _open_folder(
-    path: Path, hub: Repository | None = None, *, all_shards: bool = False, follow: bool = True
-) -> Checkpoint:
+def _open_folder(path: Path, hub: Repository | None = None, *, all_shards: bool, follow: bool = True) -> Checkpoint:
     """The checkpoint in a folder; a serving directory is followed to its weights once, never in circles."""
     folder = Folder.at(path, hub)
     passed_over = Problems()

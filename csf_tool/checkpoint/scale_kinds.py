@@ -81,7 +81,7 @@ _MLX_KINDS = {2: ("NVFP4", 16), 4: ("MXFP4", 32), 8: ("MXFP8", 32)}
 """The formats of MLX's modes by scales in 32-bit words, each with its group size."""
 
 
-def kind_of(scale: Looks, weight: Looks | None, *, has_biases: bool = False) -> ScaleKind | None:
+def kind_of(scale: Looks, weight: Looks | None, *, has_biases: bool) -> ScaleKind | None:
     """The kind of a scale beside its weight, or None where it is not a scale of a quantised weight.
 
     Its name, and so whether it would be a plane under another, is for the caller to judge.

@@ -28,7 +28,7 @@ from csf_tool.write.targets import TARGETS
 
 
 def finished_removal(
-    source: Path, destination: Path, operation: str, options: Mapping[str, Any], *, dry_run: bool = False
+    source: Path, destination: Path, operation: str, options: Mapping[str, Any], *, dry_run: bool
 ) -> Written | None:
     """Remove the last source shards of a run that was killed while it did so; None where no such run is there.
 
