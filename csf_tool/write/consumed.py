@@ -20,9 +20,9 @@ from csf_tool.write.convert import Converted
 from csf_tool.write.dry_run import DryRun
 from csf_tool.write.expand import Expanded
 from csf_tool.write.fingerprint import source_root
-from csf_tool.write.finished import PLACE, consuming_run, finished_run, is_as_noted
 from csf_tool.write.journal import Journal, consumed_shards, is_complete
 from csf_tool.write.run import Run, Written
+from csf_tool.write.run_notes import PLACE, consuming_run, finished_run, is_as_noted
 from csf_tool.write.sound import sound_result
 from csf_tool.write.targets import TARGETS
 

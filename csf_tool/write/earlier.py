@@ -17,9 +17,9 @@ from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.text import escape
 from csf_tool.write.destination import Destination
 from csf_tool.write.fingerprint import fingerprint, source_root
-from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal, Record, consumed_shards
 from csf_tool.write.run import Run, WriteOptions
+from csf_tool.write.run_notes import finished_run
 from csf_tool.write.sound import opened, sound_result
 
 FACTS = "facts"
