@@ -1,4 +1,4 @@
-"""The dtypes that safetensors 0.8 names: the bits of an element, and what torch and numpy call them.
+"""The dtypes that safetensors 0.8 names: the bits of an element, what torch and numpy call them, and what they hold.
 
 The names are strings, and neither library is imported: most commands need neither.
 """
@@ -47,6 +47,12 @@ DTYPES = {
     "F4": Dtype(4, "float4_e2m1fn_x2"),
 }
 """Every dtype by its name in a header."""
+
+FP4_DTYPES = ("U8", "I8", "F4")
+"""Dtypes of weights that hold FP4 codes, two a byte; the shape of an F4 one is the logical one."""
+
+PLAIN_DTYPES = ("BF16", "F16", "F32")
+"""Dtypes of weights that are not quantised."""
 
 
 def bits_of(dtype: str, shape: Sequence[int]) -> int | None:

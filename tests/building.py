@@ -93,6 +93,13 @@ def write_json(path: Path, document: object) -> Path:
     return path
 
 
+def write_files(root: Path, files: dict[str, bytes]) -> None:
+    """Files at paths below a folder."""
+    for name, data in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(data)
+
+
 def change_json(path: Path, change: Callable[[Any], object]) -> None:
     """Load a JSON file, let `change` work on the document, write it back."""
     document = json.loads(path.read_text())

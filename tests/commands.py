@@ -1,5 +1,8 @@
 """Commands as a user runs them, in this process, and what they say."""
 
+import json
+from typing import Any
+
 from typer.testing import CliRunner, Result
 
 from csf_tool.cli import app
@@ -14,8 +17,12 @@ def run(*args: object) -> Result:
     return result
 
 
-def says(result: Result, *texts: str) -> bool:
-    """Whether a command's output has all of these, however a terminal would wrap it."""
+def says(result: Result, *texts: str) -> None:
+    """Check that a command's output has all of these."""
     missing = [text for text in texts if text not in result.output]
     assert not missing, result.output
-    return True
+
+
+def document(*args: object) -> Any:
+    """What a command prints with --json."""
+    return json.loads(CliRunner().invoke(app, [*map(str, args), "--json"]).stdout)

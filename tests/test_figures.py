@@ -1,12 +1,10 @@
 """Figures: what is drawn is what the JSON documents say, all of it can be read, and every format is written."""
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -30,6 +28,7 @@ from csf_tool.report.figures.exceptions import exceptions_figure
 from csf_tool.report.figures.memory import plan_figure
 from csf_tool.report.figures.plane import plane_figure
 from csf_tool.report.figures.stored_sizes import stats_figure
+from tests.commands import document
 from tests.drawn_texts import unreadable, words
 from tests.fixture_types import Sample
 
@@ -37,10 +36,6 @@ PLANE = "model.language_model.layers.2.mlp.experts.3.down_proj"
 SAMPLES = ["nvfp4-csf-hf", "mxfp4-csf-container", "two-codecs-csf-hf", "mxfp4-dense"]
 CARDS = [None, 1 << 20, 3_380_000, 1 << 34]
 """Memory of a GPU: not said, too little, enough for compressed scales alone, and plenty."""
-
-
-def document(*arguments: object) -> Any:
-    return json.loads(CliRunner().invoke(app, [*map(str, arguments), "--json"]).stdout)
 
 
 def made_up(prefixes: dict[str, int], projections: int = 3, *, csf: bool = True) -> Stats:

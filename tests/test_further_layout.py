@@ -140,7 +140,7 @@ def test_it_is_written_and_looked_at(shelf: Path) -> None:
     document = json.loads(run("stats", shelf, "--json").stdout)
     assert document["checkpoint"]["layout"] == "shelf"
     assert document["checkpoint"]["kind"] == "shelf, NVFP4 CSF"
-    assert says(run("identity", shelf), "shelf-v1, digest-based: the bytes of the manifest")
+    says(run("identity", shelf), "shelf-v1, digest-based: the bytes of the manifest")
     assert json.loads(run("inspect", shelf, "--json").stdout)
 
 
@@ -151,7 +151,7 @@ def test_it_is_verified(shelf: Path, sample: Sample) -> None:
     assert checks["stored"] == checks["against"] == "passed"
     shard = next((shelf / "weights").iterdir())
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
-    assert says(run("verify", shelf, "--json"), "(shelf.json)", f"weights/{shard.name}")
+    says(run("verify", shelf, "--json"), "(shelf.json)", f"weights/{shard.name}")
 
 
 def test_it_is_expanded(shelf: Path, sample: Sample, tmp_path: Path) -> None:
@@ -189,16 +189,17 @@ def test_one_that_does_not_count_is_passed_over(copied: Copied) -> None:
 def test_one_on_the_hub(shelf: Path, hub: Hub) -> None:
     shutil.rmtree(shelf / ".csf-tool", ignore_errors=True)
     hub.add("org/shelf", shelf)
-    assert says(run("stats", "org/shelf"), "shelf, NVFP4 CSF")
+    says(run("stats", "org/shelf"), "shelf, NVFP4 CSF")
     snapshot_download("org/shelf")
     hub.requests.clear()
-    assert says(run("stats", "org/shelf"), "shelf, NVFP4 CSF")
+    says(run("stats", "org/shelf"), "shelf, NVFP4 CSF")
     assert not hub.asked("/storage/", ok=False)
 
 
 def test_nothing_else_names_a_layout() -> None:
     """A place that asks which layout there is would have to learn of every further one."""
-    at_home = {f"checkpoint/{name}.py" for name in ("layout", "container", "container_layout", "container_reading")}
+    containers = {f"checkpoint/container_{name}.py" for name in ("layout", "reading", "check")}
+    at_home = {"checkpoint/layout.py", "checkpoint/container.py", *containers}
     lists_or_makes_them = {"checkpoint/known_layouts.py", "checkpoint/open.py", "write/targets.py", "write/encoding.py"}
     engines = {"engines/containers.py", "engines/vllm/containers.py"}  # they want a folder with the model's config
     package = Path(csf_tool.__file__).parent

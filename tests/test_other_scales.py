@@ -251,7 +251,7 @@ def test_the_rows_of_all_experts_in_one_matrix(module: str, tmp_path: Path) -> N
     root = write_hf(tmp_path / "in", {"model.safetensors": tensors}, config={"model_type": "mini"})
     done = run("compress", root, tmp_path / "csf", "--keep-larger")
     assert done.exit_code == 0
-    assert says(done, f"1 plane, {module}.weight_scale, with the rows of all experts: csf-tool reads such planes")
+    says(done, f"1 plane, {module}.weight_scale, with the rows of all experts: csf-tool reads such planes")
     assert run("expand", tmp_path / "csf", tmp_path / "back").exit_code == 0
     assert tree(tmp_path / "back")["model.safetensors"] == (root / "model.safetensors").read_bytes()
 
@@ -262,7 +262,7 @@ def test_shared_experts_are_not_the_rows_of_all_experts(name: str, tmp_path: Pat
     root = write_hf(tmp_path / "in", {"model.safetensors": tensors}, config={"model_type": "mini"})
     done = run("compress", root, tmp_path / "csf", "--keep-larger")
     assert done.exit_code == 2
-    assert says(done, "not the scale of a routed expert")
+    says(done, "not the scale of a routed expert")
 
 
 def test_a_matrix_of_all_experts_may_be_too_large_for_a_plane(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_matrix_of_all_experts_may_be_too_large_for_a_plane(tmp_path: Path) ->
     os.truncate(path, path.stat().st_size + at)
     done = run("compress", path.parent, tmp_path / "out")
     assert done.exit_code == 2
-    assert says(done, f"it has the rows of all experts, no reader splits it, and as one plane {rows} x {cols} is more")
+    says(done, f"it has the rows of all experts, no reader splits it, and as one plane {rows} x {cols} is more")
 
 
 # What is no scale of a weight, and what is lost

@@ -105,6 +105,16 @@ class Checkpoint:
         """The block scales that are stored dense, in the order in which they are stored."""
         return list(self.dense_table)
 
+    @property
+    def modules(self) -> list[str]:
+        """The modules of all block scales, the CSF planes first."""
+        return self.plane_table.modules + self.dense_table.modules
+
+    @property
+    def projections(self) -> list[str]:
+        """The projection of each of them."""
+        return self.plane_table.projections + self.dense_table.projections
+
     @cached_property
     def experts(self) -> Experts:
         """The routed experts, by the names of modules."""

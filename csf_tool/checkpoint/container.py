@@ -55,7 +55,7 @@ def receipt_name(file: str) -> str:
     return f"{RECEIPTS}/{file}.json"
 
 
-def require_object(document: Any, file: str = "") -> dict[str, Any]:
+def require_object(document: Any, file: str) -> dict[str, Any]:
     """A document that must be a JSON object.
 
     Raises:

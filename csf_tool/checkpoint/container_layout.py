@@ -21,7 +21,8 @@ from csf_tool.checkpoint.container import (
     is_sha256,
     receipt_name,
 )
-from csf_tool.checkpoint.container_reading import compare_with_shards, read_documents, read_manifest
+from csf_tool.checkpoint.container_check import compare_with_shards
+from csf_tool.checkpoint.container_reading import read_documents, read_manifest
 from csf_tool.checkpoint.index import INDEX_NAME, read_index
 from csf_tool.checkpoint.layout import Cause, Folder, Layout, is_licence, shard_files
 from csf_tool.checkpoint.names import parse_stream_name

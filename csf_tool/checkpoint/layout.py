@@ -67,7 +67,7 @@ class Folder:
         return cls(path, hub, find_index(path, shards), shards)
 
 
-def shard_files(root: Path, inside: str = "", *, hub: Repository | None = None) -> list[str]:
+def shard_files(root: Path, inside: str = "", *, hub: Repository | None) -> list[str]:
     """The names of the shards in a folder, links to missing blobs included, and those that the Hub has.
 
     Hidden files are none: macOS leaves a `._model.safetensors` beside every file on a foreign disk.

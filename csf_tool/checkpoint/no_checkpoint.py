@@ -80,7 +80,7 @@ def _may_be_one(folder: Path) -> bool:
         return False
 
 
-def no_files_of_one(place: object, hint: str = "") -> UsageError:
+def no_files_of_one(place: object, hint: str) -> UsageError:
     """The error of a folder or a repository that has neither manifest nor index nor shards."""
     documents = "".join(f"no {layout.main_document}, " for layout in LAYOUTS if layout.main_document)
     problem = f"not a checkpoint: {documents}no *{INDEX_SUFFIX} and no {SHARD_SUFFIX} file{hint}"

@@ -9,6 +9,7 @@ from csf_tool.arguments import as_path
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES, SERVING_KEY, load_config, quantization_config
 from csf_tool.checkpoint.cross_check import cross_check, note_stored_twice
+from csf_tool.checkpoint.dense_planes import find_dense_planes
 from csf_tool.checkpoint.downloads import unfinished_downloads
 from csf_tool.checkpoint.hub_cache import advise_download
 from csf_tool.checkpoint.index import Index
@@ -31,7 +32,7 @@ from csf_tool.checkpoint.no_checkpoint import (
 from csf_tool.checkpoint.numbered import whole_sets
 from csf_tool.checkpoint.other_scales import find_other_scales
 from csf_tool.checkpoint.packages import other_package, other_weights
-from csf_tool.checkpoint.planes import find_dense_planes, find_planes
+from csf_tool.checkpoint.planes import find_planes
 from csf_tool.checkpoint.problems import Problem, Problems
 from csf_tool.checkpoint.ranks import refuse_ranks
 from csf_tool.checkpoint.repository import Repository
@@ -107,9 +108,7 @@ def _open_file(path: Path) -> Checkpoint:
     return _finish(checkpoint)
 
 
-def _open_folder(
-    path: Path, hub: Repository | None = None, *, all_shards: bool = False, follow: bool = True
-) -> Checkpoint:
+def _open_folder(path: Path, hub: Repository | None = None, *, all_shards: bool, follow: bool = True) -> Checkpoint:
     """The checkpoint in a folder; a serving directory is followed to its weights once, never in circles."""
     folder = Folder.at(path, hub)
     passed_over = Problems()

@@ -13,6 +13,7 @@ from csf_tool.checkpoint.names import SCALE_SUFFIXES, STREAM_MARK, module_of
 from csf_tool.checkpoint.plane_tables import DenseTable, PlaneTable
 from csf_tool.checkpoint.scale_kinds import BYTE_DTYPES, Looks, ScaleKind, kind_of, second_level
 from csf_tool.checkpoint.stored import Located, Stored
+from csf_tool.dtypes import PLAIN_DTYPES
 
 _LIKE_A_SCALE = re.compile(r"scal(?:e|ing)|absmax", re.IGNORECASE)
 
@@ -211,7 +212,7 @@ class _Search:
         found: dict[str, list[int]] = defaultdict(list)
         for row, name in enumerate(stored.names):
             module, _, last = name.rpartition(".")
-            is_quantised = len(stored.shapes[row]) > 1 and stored.dtypes[row] not in ("BF16", "F16", "F32")
+            is_quantised = len(stored.shapes[row]) > 1 and stored.dtypes[row] not in PLAIN_DTYPES
             if is_quantised and STREAM_MARK not in last and not _LIKE_A_SCALE.search(last):
                 found[module].append(row)
         return found

@@ -172,6 +172,11 @@ class PlaneTable(_Columns):
             column[:] = [column[i] for i in order]
 
     @property
+    def stream_names(self) -> set[str]:
+        """The names of the tensors that planes replace."""
+        return {self.stored.names[row] for rows in (self.fixed, self.exceptions) for row in rows}
+
+    @property
     def exception_bytes(self) -> list[int]:
         """Bytes of each exception list."""
         return list(map(self.stored.nbytes, self.exceptions))

@@ -4,16 +4,14 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from csf_tool.checkpoint.container import ScaleReceipt
-from csf_tool.checkpoint.names import PREDECESSOR_STREAMS, SCALE_SUFFIXES, STREAM_MARK, is_stream_suffix
-from csf_tool.checkpoint.plane_tables import DenseTable, Plane, PlaneKind, PlaneTable
+from csf_tool.checkpoint.names import PREDECESSOR_STREAMS, STREAM_MARK, is_stream_suffix
+from csf_tool.checkpoint.plane_tables import Plane, PlaneKind, PlaneTable
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.checkpoint.stored import Located, Stored
 from csf_tool.codec.formats import FORMATS, SLAB_ROWS, CsfFormat
 from csf_tool.codec.tiles import padded_shape
 from csf_tool.codes import Code, Finding
-
-PACKED_DTYPES = ("U8", "I8")
-"""Dtypes of weights that hold two FP4 codes a byte; an F4 weight states its logical shape instead."""
+from csf_tool.dtypes import FP4_DTYPES
 
 
 @dataclass(frozen=True)
@@ -201,13 +199,14 @@ def _fits(source: Geometry, rows: int, cols: int) -> bool:
 def _stream_faults(fixed: Located, exceptions: Located) -> list[Finding]:
     faults = []
     if fixed.tensor.dtype != "U8" or len(fixed.tensor.shape) not in (1, 2):
-        faults.append(f"fixed stream is {_describe(fixed)}, not U8 in one or two dimensions")
+        faults.append(f"fixed stream is {described(fixed)}, not U8 in one or two dimensions")
     if exceptions.tensor.dtype != "U32" or len(exceptions.tensor.shape) != 1:
-        faults.append(f"exception list is {_describe(exceptions)}, not U32 in one dimension")
+        faults.append(f"exception list is {described(exceptions)}, not U32 in one dimension")
     return [Finding(fault, Code.STREAM_SIZE) for fault in faults]
 
 
-def _describe(located: Located) -> str:
+def described(located: Located) -> str:
+    """Dtype and shape of a tensor, in words."""
     return f"{located.tensor.dtype} {list(located.tensor.shape)}"
 
 
@@ -229,8 +228,8 @@ def _geometries(
 def weight_geometry(weight: Located, fmt: CsfFormat, faults: list[Finding]) -> Geometry | None:
     """The geometry of the scales of an FP4 weight; reasons why a tensor is no FP4 weight are added to `faults`."""
     dtype, shape = weight.tensor.dtype, weight.tensor.shape
-    if len(shape) != 2 or dtype not in (*PACKED_DTYPES, "F4"):
-        text = f"the weight beside it, {weight.tensor.name!r}, is {_describe(weight)}, not FP4 codes"
+    if len(shape) != 2 or dtype not in FP4_DTYPES:
+        text = f"the weight beside it, {weight.tensor.name!r}, is {described(weight)}, not FP4 codes"
         faults.append(Finding(text, Code.NOT_FP4_WEIGHT))
         return None
     k = shape[1] if dtype == "F4" else 2 * shape[1]
@@ -263,53 +262,3 @@ def _shape_faults(
             said.append(f"dtype {receipt.dtype}, but {fmt.title} scales are {'/'.join(fmt.dense_dtypes)}")
         faults += [Finding(f"the receipt has {text}", Code.RECEIPT_DIFFERS) for text in said]
     return faults
-
-
-def find_dense_planes(stored: Stored) -> DenseTable:
-    """Every block scale that is stored dense beside an FP4 weight, whose shapes fit one of the formats."""
-    table = DenseTable(stored)
-    dtypes, shapes = stored.dtypes, stored.shapes
-    known: dict[Hashable, int | None] = {}  # few combinations, many scales
-    padding: dict[Hashable, str] = {}
-    for scale in sorted(row for ending in SCALE_SUFFIXES for row in stored.rows_of(ending).values()):
-        name = stored.names[scale]
-        weight = stored.weight_of(name)
-        if weight is None:
-            continue
-        looks = dtypes[scale], shapes[scale], dtypes[weight], shapes[weight]
-        if looks not in known:
-            found = _dense_kind(stored[scale], stored[weight])
-            known[looks] = None if found is None else table.place_of(found)
-            padding[looks] = _padding(stored[weight], found) if found else ""
-        if (kind := known[looks]) is not None:
-            table.names.append(name)
-            table.kind_of.append(kind)
-            table.scales.append(scale)
-            if padding[looks]:
-                table.padded[name] = padding[looks]
-    return table
-
-
-def _dense_kind(scale: Located, weight: Located) -> PlaneKind | None:
-    dtype, shape = scale.tensor.dtype, scale.tensor.shape
-    for fmt in FORMATS:
-        geometry = weight_geometry(weight, fmt, [])
-        if dtype not in fmt.dense_dtypes or geometry is None:
-            continue
-        plain = geometry.rows, geometry.cols
-        if shape in (plain, padded_shape(*plain)):
-            return PlaneKind(fmt, *shape, dtype)
-    return None
-
-
-def _padding(weight: Located, kind: PlaneKind) -> str:
-    """Both shapes in words, where the scales are larger than their weight needs."""
-    geometry = weight_geometry(weight, kind.fmt, [])
-    if geometry and (geometry.rows, geometry.cols) == (kind.rows, kind.cols):
-        return ""
-    return f"it is {[kind.rows, kind.cols]} beside a weight of {_describe(weight)}"
-
-
-def stream_names(table: PlaneTable) -> set[str]:
-    """The names of the tensors that planes replace."""
-    return {table.stored.names[row] for rows in (table.fixed, table.exceptions) for row in rows}

@@ -6,6 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from csf_tool.codec.formats import FORMATS
+from csf_tool.dtypes import FP4_DTYPES
 
 Shape = tuple[int, ...]
 
@@ -62,7 +63,6 @@ _FLAT = "FP4 or NF4"
 _TITLES = tuple(fmt.title for fmt in FORMATS)
 
 BYTE_DTYPES = ("U8", *(dtype for fmt in FORMATS for dtype in fmt.dense_dtypes if dtype != "U8"))
-_PACKED = ("U8", "I8")
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _BLOCKS = (1, 16, 32, 64, 128, 256, 512)
 """Sizes of blocks that are tried first, for a last block may be cut short."""
@@ -81,7 +81,7 @@ _MLX_KINDS = {2: ("NVFP4", 16), 4: ("MXFP4", 32), 8: ("MXFP8", 32)}
 """The formats of MLX's modes by scales in 32-bit words, each with its group size."""
 
 
-def kind_of(scale: Looks, weight: Looks | None, *, has_biases: bool = False) -> ScaleKind | None:
+def kind_of(scale: Looks, weight: Looks | None, *, has_biases: bool) -> ScaleKind | None:
     """The kind of a scale beside its weight, or None where it is not a scale of a quantised weight.
 
     Its name, and so whether it would be a plane under another, is for the caller to judge.
@@ -94,7 +94,7 @@ def kind_of(scale: Looks, weight: Looks | None, *, has_biases: bool = False) -> 
         return _words(scale, weight) or _integers(scale, weight, "INT4 (or INT8)", 8)
     if weight.dtype.startswith("F8_"):
         return _fp8(scale, weight)
-    if weight.dtype in (*_PACKED, "F4"):
+    if weight.dtype in FP4_DTYPES:
         return _fp4(scale, weight) or _integers(scale, weight, "INT8" if weight.dtype == "I8" else "INT4 (or INT8)", 2)
     if weight.dtype.startswith("F6_"):
         return _integers(scale, weight, "FP6", 1)

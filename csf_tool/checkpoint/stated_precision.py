@@ -11,11 +11,10 @@ from csf_tool.checkpoint.names import Patterns, layers_of
 from csf_tool.checkpoint.stored import Stored
 from csf_tool.codes import Code
 from csf_tool.disk.json_files import is_count
+from csf_tool.dtypes import PLAIN_DTYPES
 
 _EXCEPTIONS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
 """Keys of lists that name what is not quantised: compressed-tensors', ModelOpt's, and those of transformers."""
-
-_PLAIN_DTYPES = ("BF16", "F16", "F32")
 
 MAX_EXCEPTION = 500
 """Longest name of an exception that is looked at."""
@@ -26,10 +25,10 @@ MAX_COMPARED = 1_000_000
 
 def compare_precision(checkpoint: Checkpoint, stored: Stored, configs: Mapping[str, Any]) -> None:
     """Warn where a config says that a module is FP4 and it is not, or the reverse; nothing is said of what it omits."""
-    csf, dense = checkpoint.plane_table.modules, checkpoint.dense_table.modules
-    if not csf and not dense:
+    modules = checkpoint.modules
+    if not modules:
         return
-    projections = set(checkpoint.plane_table.projections + checkpoint.dense_table.projections)
+    projections = set(checkpoint.projections)
     layers = max(map(_hidden_layers, configs.values()), default=0)
     for name, config in configs.items():
         recipes, exceptions = fp4_recipes(config), _exceptions(config)
@@ -40,8 +39,8 @@ def compare_precision(checkpoint: Checkpoint, stored: Stored, configs: Mapping[s
             differences += _not_quantized(checkpoint, stored, projections, recipes, exceptions, layers)
         text = "is stored as FP4, but the config excludes it from quantisation"
         outright = [exception.glob for exception in exceptions if exception.is_exact]
-        differences += [(text, module) for module in _excepted(csf + dense, outright)]
-        used, homeless = recipes_in_use(dense, recipes) if recipes else (set(), set())
+        differences += [(text, module) for module in _excepted(modules, outright)]
+        used, homeless = recipes_in_use(checkpoint.dense_table.modules, recipes) if recipes else (set(), set())
         if used and homeless:
             differences += [("is stored as FP4, but no FP4 recipe covers it", module) for module in sorted(homeless)]
         for text, module in differences:
@@ -60,12 +59,11 @@ def _not_quantized(
 
     Layers past the model's own are those of a draft model, which quantisers leave alone without a word.
     """
-    dtypes, shapes = stored.dtypes, stored.shapes
-    modules = checkpoint.plane_table.modules + checkpoint.dense_table.modules
+    dtypes, shapes, modules = stored.dtypes, stored.shapes, checkpoint.modules
     plain = {
         module: dtypes[row]
         for module, row in stored.rows_of(".weight").items()
-        if dtypes[row] in _PLAIN_DTYPES and len(shapes[row]) == 2
+        if dtypes[row] in PLAIN_DTYPES and len(shapes[row]) == 2
     }
     unmet = recipes_in_use(list(plain), recipes)[0] if recipes else set()
     if unmet:

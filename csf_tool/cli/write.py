@@ -70,8 +70,7 @@ def finish(
     from csf_tool.report.convert import convert_report
     from csf_tool.report.expand import expand_report
     from csf_tool.write.compress import Compressed
-    from csf_tool.write.consume import consumed_result
-    from csf_tool.write.consumed import as_result
+    from csf_tool.write.consumed import consumed_result
     from csf_tool.write.convert import Converted
     from csf_tool.write.expand import Expanded
     from csf_tool.write.finish import finish as run
@@ -80,7 +79,7 @@ def finish(
     reports: dict[type, Any] = {Expanded: expand_report, Compressed: compress_report, Converted: convert_report}
     if consumed := consumed_result(Path(checkpoint), destination):
         note(f"{destination} is already complete, and the shards of {checkpoint} are gone")
-        show(as_result(*consumed), written_document, lambda _: [], as_json)
+        show(consumed, written_document, lambda _: [], as_json)
         return 0
     opened = open_argument(checkpoint, all_shards=all_shards)
     done = run(opened, destination, make_encoder(device), make_decoder(device), Silent())

@@ -90,6 +90,10 @@ class CsfFormat:
         slabs, nbytes = rows // SLAB_ROWS, self.slab_bytes(cols)
         return (slabs, nbytes) if self.fixed_in_slabs else (slabs * nbytes,)
 
+    def csf_bytes(self, rows: int, cols: int, exceptions: int) -> int:
+        """Bytes of both streams of a `[rows, cols]` plane with that many exceptions."""
+        return self.fixed_bytes(rows, cols) + exceptions * EXCEPTION_BYTES
+
     def weight_bytes(self, scales: int) -> int:
         """Bytes of the FP4 weights that `scales` block scales belong to: two codes a byte."""
         return scales * self.group_size // 2

@@ -96,7 +96,7 @@ def hash_faults(
     path: Path,
     name: str,
     known: Iterable[PublishedHash],
-    sha256: str | None = None,
+    sha256: str | None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> list[str]:
     """The known hashes that a file does not have, in words; it is not read where its `sha256` suffices.

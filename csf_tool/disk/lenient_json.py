@@ -41,14 +41,14 @@ class Repeating(dict[str, Any]):
     key: str
 
 
-def load_lenient(path: Path, name: str, limit: int = MAX_JSON_BYTES) -> Lenient:
+def load_lenient(path: Path, name: str) -> Lenient:
     """The document of a file, read leniently.
 
     Raises:
         CheckpointError: it is missing, too large, or not JSON by any reader.
         EnvironmentFault: the operating system cannot read it.
     """
-    return read_as(parse_lenient, path, name, limit)
+    return read_as(parse_lenient, path, name, MAX_JSON_BYTES)
 
 
 def parse_lenient(raw: bytes, name: str) -> Lenient:

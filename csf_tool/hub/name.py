@@ -122,7 +122,7 @@ def _may_be_on_hub(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and not name.endswith(_FILES)
 
 
-def open_on_hub(argument: str, before_asking: Callable[[], None] = lambda: None) -> "HubRepo":
+def open_on_hub(argument: str, before_asking: Callable[[], None]) -> "HubRepo":
     """The repository on the Hub of that name; see `open_repo`."""
     with _loading():
         from csf_tool.hub.repo import open_repo

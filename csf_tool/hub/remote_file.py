@@ -122,11 +122,9 @@ class ReadAhead:
     ranges; or they want all ranges in memory at once.
     """
 
-    def __init__(
-        self, ranges: list[tuple[int, int]], submit: Callable[[int, int], Answer], gap: int = GAP_BYTES
-    ) -> None:
+    def __init__(self, ranges: list[tuple[int, int]], submit: Callable[[int, int], Answer]) -> None:
         self._submit = submit
-        self._blocks = coalesced(ranges, gap)
+        self._blocks = coalesced(ranges, GAP_BYTES)
         self._begins = [begin for begin, _ in self._blocks]
         self._unread = [0] * len(self._blocks)
         for begin, end in ranges:

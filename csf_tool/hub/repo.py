@@ -197,7 +197,7 @@ class HubRepo:
                 future.cancel()
 
 
-def open_repo(name: HubName, before_asking: Callable[[], None] = lambda: None) -> HubRepo:
+def open_repo(name: HubName, before_asking: Callable[[], None]) -> HubRepo:
     """The commit that a name stands for: from the cache where its checkpoint is complete, else from the Hub.
 
     Complete are the shards that index or manifest list, and the files that say how to read them; offline, the shards.

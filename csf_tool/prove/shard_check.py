@@ -20,7 +20,8 @@ from csf_tool.disk.reader import CHUNK_BYTES
 from csf_tool.errors import CheckpointError
 from csf_tool.prove.compare import DenseReader, adjacent, mismatch, same_bytes
 from csf_tool.prove.observers import PROBE_BYTES, Comparison, Observer, RebuiltHash, StoredHash, ZeroWatch, is_zero
-from csf_tool.prove.verdict import Check, Checks
+from csf_tool.prove.reference_check import check_dtype
+from csf_tool.prove.verdict import Checks
 
 _LOOKS_SO = "a failed download can look like this"
 
@@ -286,21 +287,6 @@ class _InOrder:
             return None
         found, self._next = self._next, next(self._decoded, None)
         return found
-
-
-def check_dtype(
-    check: Check, ours: LogicalTensor, theirs: LogicalTensor, scale_formats: Mapping[str, CsfFormat]
-) -> None:
-    """Report that a tensor has another dtype than the reference's.
-
-    It is a fault except for block scales in dtypes of their format.
-    """
-    if ours.dtype != theirs.dtype:
-        text = f"dtype is {ours.dtype}, but the reference has {theirs.dtype}"
-        fmt = scale_formats.get(ours.name)
-        interchangeable = fmt is not None and {ours.dtype, theirs.dtype} <= set(fmt.dense_dtypes)
-        note = check.warn if interchangeable else check.fail
-        note(text, Code.REFERENCE_DIFFERS, ours.stored_in, ours.name)
 
 
 def _has_no_bytes(source: Located | Plane) -> bool:

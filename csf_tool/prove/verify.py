@@ -1,11 +1,10 @@
-"""verify: decodes a checkpoint as decompress does but writes nothing, and reports what this proves about the bytes.
+"""verify: decodes a checkpoint as expand does but writes nothing, and reports what this proves about the bytes.
 
 `stored` states that the files are the published ones, `source` that they decode to the original. Either can hold
 alone. Bytes are compared, never floats.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from csf_tool.cancel import CancelToken
 from csf_tool.checkpoint.checkpoint import Checkpoint
@@ -13,20 +12,18 @@ from csf_tool.checkpoint.logical import LogicalShard, original_shard, own_shards
 from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.checkpoint.problems import errors, warnings
 from csf_tool.checkpoint.published import hash_list, published_hashes
-from csf_tool.codec.formats import CsfFormat
 from csf_tool.coders.decoder import Decoder, NumpyDecoder
-from csf_tool.codes import Code
 from csf_tool.disk.hashing import PublishedHash
 from csf_tool.disk.reader import is_file
 from csf_tool.errors import CheckpointError
 from csf_tool.progress import Amount, Progress, SharedProgress
-from csf_tool.prove.compare import mismatch
 from csf_tool.prove.coverage import Coverage
 from csf_tool.prove.next_steps import known_download
 from csf_tool.prove.options import VerifyOptions, chosen_shards, require_another, require_same_origin
+from csf_tool.prove.reference_check import ReferenceCheck, scale_formats
 from csf_tool.prove.runtime_files import FETCHED_SUFFIXES, is_far, unclaimed_files
-from csf_tool.prove.shard_check import Scope, ShardCheck, ShardFindings, check_dtype
-from csf_tool.prove.side_check import check_side_files, compare_formats, compare_side_files
+from csf_tool.prove.shard_check import Scope, ShardCheck, ShardFindings
+from csf_tool.prove.side_check import check_side_files
 from csf_tool.prove.size_check import check_sizes
 from csf_tool.prove.stored_check import check_stored
 from csf_tool.prove.verdict import Verified
@@ -166,7 +163,7 @@ class _Verification:
         hashed = {entry.file for entry in published if entry.algorithm == "sha256"}
         hashed |= self._names if self._options.save_hashes else set()
         theirs = self._coverage.read(self._coverage.theirs)
-        formats = self._scale_formats()
+        formats = scale_formats(self._checkpoint, self._against) if self._against else {}
         scope = Scope(theirs, self._receipts, hashed, formats, self._decoder, self._options.drop_cache)
         # By number: the tensors that a damaged receipt left out form a second shard of its name.
         found: dict[int, ShardFindings] = {}
@@ -229,75 +226,13 @@ class _Verification:
         return len(planes if self._options.only else self._receipts.keys() | planes)
 
     def _conclude_reference(self, found: ShardFindings) -> set[str]:
-        """Compare names, shapes and the files beside the shards with the reference, and report its own faults.
-
-        Returns the files beside the shards that were compared.
-        """
-        check = self.result.reference
+        """Compare the rest with the reference; returns the files beside the shards that were compared."""
         if self._against is None:
-            check.skip("no reference was given (--against)")
+            self.result.reference.skip("no reference was given (--against)")
             return set()
-        theirs = errors(self._against.problems)
-        theirs = [replace(problem, problem=f"in the reference: {problem.problem}") for problem in theirs]
-        check.failures += theirs
-        self.result.not_mendable.update(theirs)
-        self._names_against()
-        files, compared = 0, set[str]()
-        if not self._options.tensors_only:
-            check.failures += compare_formats(self._checkpoint, self._against)
-        if not self._options.only:
-            shards_only, on_bytes = self._options.tensors_only, self._progress.advance
-            beside = compare_side_files(self._checkpoint, self._against, on_bytes, shards_only=shards_only)
-            check.failures += beside.problems
-            names = [problem for problem in beside.problems if problem.code is Code.REFERENCE_NAMES]
-            self.result.not_mendable.update(p for p in names if is_file(self._checkpoint.root / p.file))
-            self.result.not_mendable.update(beside.of_reference)
-            files, compared = beside.files, beside.compared
-        others = f", and {count(files, 'file')} beside the shards" if files else ""
-        check.note = f"bytes of every tensor of {self._against.label}{others}"
-        if self._coverage.scales_only:
-            self._shapes_against()
-            check.note = (
-                f"bytes of the block scales of {self._against.label}{others}; names, dtypes and shapes of "
-                f"{count(self.result.unfetched, 'other tensor')} (--all-tensors fetches their bytes)"
-            )
-        check.failures.sort(key=lambda problem: (problem.file, problem.tensor))
-        if found.uncompared:
-            check.skip(f"{check.note}, except {count(found.uncompared, 'tensor')} that cannot be read or decoded")
-        return compared
-
-    def _names_against(self) -> None:
-        """Report tensors that only one side has."""
-        check = self.result.reference
-        for name in self._coverage.ours.keys() - self._coverage.theirs.keys():
-            if self._coverage.ours[name].stored_in in self._names:
-                where = self._coverage.ours[name].stored_in
-                check.fail("the reference does not have it", Code.REFERENCE_NAMES, where, name)
-                self.result.not_mendable.add(check.failures[-1])
-        for name in self._coverage.theirs.keys() - self._coverage.ours.keys() if not self._options.only else ():
-            text = f"missing; the reference has it in {self._coverage.theirs[name].stored_in}"
-            check.fail(text, Code.REFERENCE_NAMES, tensor=name)
-
-    def _shapes_against(self) -> None:
-        """Compare shapes and dtypes of the tensors that were not fetched."""
-        formats = self._scale_formats()
-        for name in self._coverage.unread:
-            ours, theirs = self._coverage.ours[name], self._coverage.theirs[name]
-            if problem := mismatch(ours, theirs):
-                self.result.reference.fail(problem, Code.REFERENCE_DIFFERS, ours.stored_in, name)
-            else:
-                check_dtype(self.result.reference, ours, theirs, formats)
-
-    def _scale_formats(self) -> dict[str, CsfFormat]:
-        """The format of every block scale of either side, stored dense or not."""
-        if self._against is None:
-            return {}
-        tables = [table for side in (self._checkpoint, self._against) for table in (side.dense_table, side.plane_table)]
-        return {
-            name: table.kinds[kind].fmt
-            for table in tables
-            for name, kind in zip(table.names, table.kind_of, strict=True)
-        }
+        sides = self._checkpoint, self._against
+        check = ReferenceCheck(self.result, *sides, self._coverage, self._options, self._names)
+        return check.conclude(found.uncompared, self._progress.advance)
 
     def _note_uncovered(self, vouched: set[str], compared: set[str]) -> None:
         """Note the files that neither a hash nor the reference has proved right, and why."""

@@ -7,7 +7,7 @@ meanwhile: every byte is read once, and encoded once.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -19,12 +19,10 @@ from csf_tool.checkpoint.config import CONFIG_FILES, model_type
 from csf_tool.checkpoint.index import INDEX_NAME, index_document
 from csf_tool.checkpoint.marks import mark_encoding
 from csf_tool.checkpoint.names import module_of
-from csf_tool.checkpoint.plane_tables import DensePlane
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import CarriedFiles, SideFile, carried_files, config_files, rewritten_configs
-from csf_tool.checkpoint.stored import Located, Shard
 from csf_tool.choices import CompressTo
-from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, format_by_name
+from csf_tool.codec.formats import CsfFormat, format_by_name
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder
 from csf_tool.codes import Code
@@ -40,12 +38,13 @@ from csf_tool.write.encoding import EncodingRenderer, encoded_shard
 from csf_tool.write.engine import write
 from csf_tool.write.evidence import require_known_hashes
 from csf_tool.write.kept_streams import KeptStreams
-from csf_tool.write.layout_choice import find_planes, layout_to_write
+from csf_tool.write.layout_choice import layout_to_write
 from csf_tool.write.measuring import count_exceptions
 from csf_tool.write.output import Output, OutputShard
+from csf_tool.write.plane_choice import PlaneChoice, choose_planes
 from csf_tool.write.recipes import Recipes, read_configs, recipes_to_write
 from csf_tool.write.run import WriteOptions, Written
-from csf_tool.write.selection import LeftDense, Rules, idle_globs, left_otherwise, select, stay_dense
+from csf_tool.write.selection import LeftDense, Rules, idle_globs, left_otherwise, stay_dense
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout
 
 
@@ -102,44 +101,6 @@ class Compressed(Written):
         return sum(totals.csf_bytes for totals in self.by_format)
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """The planes to compress, each with format, rows, columns and exceptions, and the source's shards, in order.
-
-    `names` has the shard of every tensor of the source; `recipes`, the modules whose recipes are written into configs
-    that state one algorithm for all. All of it is JSON, so that a run that goes on without some of the source's shards
-    still knows it.
-    """
-
-    layout: str
-    planes: dict[str, tuple[str, int, int, int]]
-    shards: list[str]
-    names: dict[str, str]
-    recipes: list[str]
-
-    @property
-    def formats(self) -> list[CsfFormat]:
-        """The formats of its planes."""
-        return list(map(format_by_name, dict.fromkeys(name for name, *_ in self.planes.values())))
-
-    def planes_of(self, shard: Shard) -> dict[str, DensePlane]:
-        """The chosen planes among the tensors of a shard."""
-        found = ((tensor, self.planes.get(tensor.name)) for tensor in shard.header)
-        return {
-            t.name: DensePlane(t.name, format_by_name(has[0]), has[1], has[2], Located(shard, t))
-            for t, has in found
-            if has
-        }
-
-    def scales(self) -> list[tuple[str, int, int]]:
-        """The format's name, dense and stored bytes of every plane."""
-        formats = {fmt.name: fmt for fmt in self.formats}
-        return [
-            (name, rows * cols, formats[name].fixed_bytes(rows, cols) + exceptions * EXCEPTION_BYTES)
-            for name, rows, cols, exceptions in self.planes.values()
-        ]
-
-
 def compress(
     checkpoint: Checkpoint,
     destination: Path,
@@ -177,15 +138,15 @@ def compress(
     kept = None if how.executor or how.dry_run or earlier.result else KeptStreams(there)
     with kept or nullcontext():
         if facts:
-            choice = _Choice(**facts)
+            choice = PlaneChoice(**facts)
         elif earlier.result:
-            choice = _chosen(checkpoint, target, _planes_in(earlier.result), recipes)
+            choice = PlaneChoice.of_result(earlier.result, checkpoint, target, recipes)
         else:
             names = [target.layout.stored_name(shard.name) for shard in checkpoint.shards]
             mine = [name for i, name in enumerate(names) if how.share.takes(i)]
             progress.resume(earlier.count_finished(mine), len(mine))
             measure = partial(count_exceptions, checkpoint, encoder, kept, progress, how)
-            choice, left = _choose(checkpoint, target, options.rules, recipes, measure)
+            choice, left = choose_planes(checkpoint, target, options.rules, recipes, measure)
         renderer = EncodingRenderer(
             encoder,
             {name: exceptions for name, (*_, exceptions) in choice.planes.items()},
@@ -204,7 +165,7 @@ def compress(
 
 
 def _output(
-    checkpoint: Checkpoint, target: TargetLayout, choice: _Choice, earlier: Earlier, renderer: EncodingRenderer
+    checkpoint: Checkpoint, target: TargetLayout, choice: PlaneChoice, earlier: Earlier, renderer: EncodingRenderer
 ) -> Output:
     """The shards with the chosen planes as streams, and the files beside them, but for the layout's documents."""
     formats = choice.formats
@@ -231,7 +192,7 @@ def _nothing_fits(checkpoint: Checkpoint) -> UsageError:
     return UsageError(f"{checkpoint.label}: holds no FP4 block scales ({checkpoint.kind}){instead}")
 
 
-def _notes(target: TargetLayout, options: CompressOptions, recipes: Recipes, choice: _Choice) -> list[str]:
+def _notes(target: TargetLayout, options: CompressOptions, recipes: Recipes, choice: PlaneChoice) -> list[str]:
     """Notes on the layout: why it is not the usual one, which planes are not found, and which have grown."""
     readable = [name for name, (fmt, *_) in choice.planes.items() if format_by_name(fmt).has_hf_readers]
     unfound = recipes.unfound(readable)
@@ -246,7 +207,7 @@ def _notes(target: TargetLayout, options: CompressOptions, recipes: Recipes, cho
     return notes
 
 
-def _with_all_experts(checkpoint: Checkpoint, choice: _Choice) -> list[str]:
+def _with_all_experts(checkpoint: Checkpoint, choice: PlaneChoice) -> list[str]:
     """A note on planes that no engine finds which looks for a plane of each expert."""
     experts, rows = checkpoint.experts, {name: rows for name, (_, rows, *_) in choice.planes.items()}
     found = [name for name, n in rows.items() if experts.of_tensor(name) is None and experts.are_all_in(name, n)]
@@ -257,7 +218,7 @@ def _with_all_experts(checkpoint: Checkpoint, choice: _Choice) -> list[str]:
 
 
 def _compressed(
-    written: Written, target: TargetLayout, choice: "_Choice", device: str, left: Sequence[LeftDense]
+    written: Written, target: TargetLayout, choice: PlaneChoice, device: str, left: Sequence[LeftDense]
 ) -> Compressed:
     """The result for the planes that were chosen."""
     scales = choice.scales()
@@ -268,45 +229,7 @@ def _compressed(
     return Compressed(**vars(written), target=target, device=device, by_format=by_format, left=list(left))
 
 
-def _choose(
-    checkpoint: Checkpoint,
-    target: TargetLayout,
-    rules: Rules,
-    recipes: Recipes,
-    measure: Callable[[list[DensePlane]], dict[str, int]],
-) -> tuple[_Choice, list[LeftDense]]:
-    """Choose the planes to compress, and list those that stay dense, each with the reason."""
-    planes, doubtful, otherwise = checkpoint.dense_planes, checkpoint.doubtful, left_otherwise(checkpoint)
-    modules, refused = None, {}
-    if not target.layout.keeps_dense_files:
-        modules = {p.name: recipes.whole_of(p.name) for p in (*planes, *(left.plane for left in otherwise))}
-        if find_planes(checkpoint, rules, recipes):
-            why = "no recipe covers it: readers of this layout would not find it (--to container compresses it)"
-            refused = {p.name: why for p in planes if p.fmt.has_hf_readers and not recipes.cover(p.name)}
-    selection = select(planes, rules, modules, measure, doubtful, checkpoint.experts, refused, otherwise)
-    if not selection.chosen:
-        why = "; ".join([stay_dense(selection.left), *idle_globs(rules, [left.plane.name for left in selection.left])])
-        raise UsageError(f"0 planes matched: {why}", Code.NOTHING_MATCHED, checkpoint.label)
-    chosen = {p.name: (p.fmt.name, p.rows, p.cols, selection.exceptions[p.name]) for p in selection.chosen}
-    return _chosen(checkpoint, target, chosen, recipes), selection.left
-
-
-def _planes_in(result: Checkpoint) -> dict[str, tuple[str, int, int, int]]:
-    """The planes that a finished result holds, so that none has to be encoded to know it."""
-    exceptions = ((plane, plane.exceptions.tensor.nbytes // EXCEPTION_BYTES) for plane in result.planes)
-    return {plane.name: (plane.fmt.name, plane.rows, plane.cols, number) for plane, number in exceptions}
-
-
-def _chosen(
-    checkpoint: Checkpoint, target: TargetLayout, planes: dict[str, tuple[str, int, int, int]], recipes: Recipes
-) -> _Choice:
-    """The choice of these planes."""
-    names = {located.tensor.name: located.shard.name for located in checkpoint.tensors()}
-    shards = [shard.name for shard in checkpoint.shards]
-    return _Choice(target.layout.name, planes, shards, names, recipes.written)
-
-
-def _relabelled(checkpoint: Checkpoint, choice: _Choice) -> list[str]:
+def _relabelled(checkpoint: Checkpoint, choice: PlaneChoice) -> list[str]:
     """Notes of scales in a dtype that streams do not tell, and only receipts would keep."""
     kinds = checkpoint.dense_table.kinds
     odd = {i for i, kind in enumerate(kinds) if kind.dtype != kind.fmt.dense_dtype}
@@ -341,7 +264,7 @@ def _dense_files(checkpoint: Checkpoint) -> list[SideFile]:
 
 
 def _marked_files(
-    checkpoint: Checkpoint, choice: _Choice, earlier: Earlier, shards: list[OutputShard]
+    checkpoint: Checkpoint, choice: PlaneChoice, earlier: Earlier, shards: list[OutputShard]
 ) -> list[SideFile]:
     """Configs whose recipes are marked, and the index of the stored names."""
     modules = list(map(module_of, choice.planes))
@@ -350,7 +273,7 @@ def _marked_files(
 
 
 def _stored_index(
-    checkpoint: Checkpoint, choice: _Choice, earlier: Earlier, shards: list[OutputShard]
+    checkpoint: Checkpoint, choice: PlaneChoice, earlier: Earlier, shards: list[OutputShard]
 ) -> list[SideFile]:
     """The index with stored names: the source's order, or a new one where it has none and needs one."""
     index = checkpoint.index
@@ -370,7 +293,9 @@ def _stored_index(
     return [SideFile.new(name, render_json(document))]
 
 
-def _statement(checkpoint: Checkpoint, stated: StatedOrigin, configs: Mapping[str, Any], choice: _Choice) -> Statement:
+def _statement(
+    checkpoint: Checkpoint, stated: StatedOrigin, configs: Mapping[str, Any], choice: PlaneChoice
+) -> Statement:
     [fmt] = choice.formats
     origin = find_origin(checkpoint, fmt, model_type(configs.get(CONFIG_FILES[0])), stated)
     source_index = checkpoint.index.name if checkpoint.index else None

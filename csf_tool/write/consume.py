@@ -6,28 +6,18 @@ found right. Removals are recorded first, so that the run after a killed one kno
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from csf_tool.checkpoint.checkpoint import Checkpoint
-from csf_tool.checkpoint.known_layouts import LAYOUTS
 from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
-from csf_tool.disk.headers import SHARD_SUFFIX
 from csf_tool.disk.new_file import lock, sync_folder
-from csf_tool.disk.own_files import OWN_FOLDER
-from csf_tool.disk.paths import holds_files, names_in, safe_relative
-from csf_tool.disk.reader import RandomReader, drop_cache, exists
-from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
-from csf_tool.text import escape
-from csf_tool.write.dry_run import DryRun
-from csf_tool.write.finished import PLACE, consuming_run, finished_run, is_as_noted
-from csf_tool.write.journal import Journal, Record, consumed_shards, is_complete
+from csf_tool.disk.reader import RandomReader, drop_cache
+from csf_tool.errors import EnvironmentFault, UsageError
+from csf_tool.write.journal import Journal, Record
 from csf_tool.write.output import OutputShard
-from csf_tool.write.run import Run, Written
-from csf_tool.write.sound import sound_result
 
 
 def require_consumable(checkpoint: Checkpoint) -> None:
@@ -82,113 +72,7 @@ def _why_not(shard: Shard) -> str | None:
     return None
 
 
-def last_to_remove(source: Path, destination: Path, operation: str, options: Mapping[str, Any]) -> list[str] | None:
-    """The source shards that such a run was killed over removing at its end; None where no such run is there.
-
-    There are none where a run that removed the shards of `source` has finished.
-
-    Raises:
-        UsageError: the destination is of another source or another run, it has changed since its run was finished, or
-            a shard in `source` is not the one that the run has read.
-    """
-    if not is_complete(destination):
-        noted = _note_of(source, destination)
-        if not noted:
-            return None
-        _require_such(Run.parse(noted), source, destination, operation, options)
-        if not is_as_noted(destination, noted):
-            problem = f"was made from {source}, whose shards are gone, and is no longer as that run left it"
-            problem += ": a file was added or removed, or has another size"
-            if (place := noted.get(PLACE)) not in (None, escape(str(destination.resolve()))):
-                problem = f"is not what was made from {source}: that is {place}, and its shards are gone"
-            raise UsageError(problem, Code.LOST_OUTPUT, str(destination))
-        return []
-    _require_such(Journal(destination).run(), source, destination, operation, options)
-    if sound_result(destination, operation, excused=Code.RUN_UNFINISHED) is None:
-        problem = "is no longer complete, although it was: nothing was removed; csf-tool verify tells what is wrong"
-        raise UsageError(problem, Code.LOST_OUTPUT, str(destination))
-    consumed = consumed_shards(destination)
-    for name, recorded in consumed.items():
-        status = _status(source / safe_relative(name, OWN_FOLDER))
-        if status and (status.st_size, status.st_mtime_ns) != recorded:
-            problem = f"is not the shard that {destination} was made from: nothing was removed"
-            raise UsageError(problem, file=str(source / name))
-    return [name for name in consumed if _status(source / name)]
-
-
-def _note_of(source: Path, destination: Path) -> dict[str, Any]:
-    """The note of the run that removed the shards of `source`, in its result or in the source; empty where none is."""
-    if _has_shards(source) or not names_in(destination):
-        return {}
-    noted = finished_run(destination) or consuming_run(source)
-    return noted if noted.get("root") == source_root(source) else {}
-
-
-def consumed_result(source: Path, destination: Path) -> tuple[Run, Written] | None:
-    """The run that removed the shards of `source`, and its result, which is complete; None where there is none.
-
-    Raises:
-        As `last_to_remove`.
-    """
-    if is_complete(destination) or not (noted := _note_of(source, destination)):
-        return None
-    run = Run.parse(noted)
-    last_to_remove(source, destination, run.operation, run.options)
-    return run, Written(source=str(source), destination=str(destination), was_complete=True)
-
-
-def _require_such(run: Run | None, source: Path, destination: Path, operation: str, options: Mapping[str, Any]) -> None:
-    """Check that a run had this source, did the same, and had the same options.
-
-    Raises:
-        UsageError: it had not.
-    """
-    if run is None or run.root != source_root(source):
-        of = run.label if run else "something else"
-        raise UsageError(f"is the result of {of}, not of {source}: nothing was removed", file=str(destination))
-    if not run.is_such(operation, options):
-        why = ", with other options" if run.operation == operation else ""
-        problem = f"is the result of `csf-tool {run.operation} {run.label}`{why}: nothing was removed"
-        raise UsageError(problem, file=str(destination))
-
-
-def finished_removal(
-    source: Path, destination: Path, operation: str, options: Mapping[str, Any], *, dry_run: bool = False
-) -> Written | None:
-    """Remove the last source shards of a run that was killed while it did so; None where no such run is there.
-
-    Raises:
-        As `last_to_remove`.
-    """
-    names = last_to_remove(source, destination, operation, options)
-    if names is None:
-        return None
-    done = Written(source=str(source), destination=str(destination), was_complete=True)
-    if dry_run:
-        done.dry_run = DryRun(removes=names)
-        return done
-    for name in names:
-        (source / name).unlink(missing_ok=True)
-    if is_complete(destination):
-        Journal(destination).close()
-    return done
-
-
-def _has_shards(source: Path) -> bool:
-    """Whether shards of a checkpoint are left in a folder: those that it lists, or any where it has no list."""
-    try:
-        listed = next((found[0] for layout in LAYOUTS if (found := layout.needed_of(source))), [])
-    except CheckpointError:
-        listed = []
-    return any(exists(source / name) for name in listed) if listed else holds_files(source, SHARD_SUFFIX)
-
-
-def source_root(source: Path) -> str:
-    """The place of a source, as journals state it."""
-    return escape(str(source.resolve()))
-
-
-def _status(path: Path) -> os.stat_result | None:
+def status_of(path: Path) -> os.stat_result | None:
     """The status of a file or link itself; None where there is nothing."""
     try:
         return path.lstat()
@@ -206,7 +90,7 @@ class Consumer:
         self._right_record = right_record
         self._needed_by = _needs(shards)
         self._sources = {source.name: source for shard in shards for source in shard.sources}
-        self._found = {name: _status(source.path) for name, source in self._sources.items()}
+        self._found = {name: status_of(source.path) for name, source in self._sources.items()}
         self.removed: list[str] = []
         sync_folder(journal.path_of("").parent)  # or a power cut could take the result and leave the removal
 
@@ -251,7 +135,7 @@ class Consumer:
             EnvironmentFault: another file has taken its place.
         """
         source, then = self._sources[name], self._found[name]
-        now = _status(source.path)
+        now = status_of(source.path)
         if now is None:
             return
         is_same = then is not None and os.path.samestat(now, then)

@@ -5,7 +5,7 @@ made anew, from the headers.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,15 @@ from typing import Any
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.config import CONFIG_FILES, model_type, serving_config
 from csf_tool.checkpoint.index import INDEX_NAME, index_document, read_index
-from csf_tool.checkpoint.logical import LogicalShard, Range, logical_index, logical_tensors, new_index, own_shards
+from csf_tool.checkpoint.logical import LogicalShard, logical_index, logical_tensors, new_index, own_shards
 from csf_tool.checkpoint.marks import mark_encoding, strip_encoding
 from csf_tool.checkpoint.names import module_of
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import SideFile, carried_files, config_files, rewritten_configs
-from csf_tool.checkpoint.stored import Shard
-from csf_tool.checkpoint.streams import Readers
 from csf_tool.checkpoint.tied import tied_names
 from csf_tool.choices import Target
 from csf_tool.codec.formats import CsfFormat, format_by_name, titles
 from csf_tool.codes import Code
-from csf_tool.disk.headers import render_header
 from csf_tool.disk.json_files import render_json
 from csf_tool.disk.reader import read_document
 from csf_tool.errors import CheckpointError, UsageError
@@ -34,7 +31,8 @@ from csf_tool.write.carrying import Tensors, keep_what_stays_true, tensors_of
 from csf_tool.write.earlier import Earlier, require_sound
 from csf_tool.write.engine import write
 from csf_tool.write.evidence import require_known_hashes
-from csf_tool.write.output import Output, OutputShard, Renderer, Rendering
+from csf_tool.write.new_headers import CopyingRenderer, copied_shard
+from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.recipes import Recipes, read_configs, recipes_to_write
 from csf_tool.write.run import WriteOptions, Written
 from csf_tool.write.targets import TARGETS, Statement, TargetLayout
@@ -171,7 +169,7 @@ def _output(
         notes.append(f"{unread}: csf-tool expand makes such planes dense")
     if not layout.keeps_dense_files:  # readers that go by recipes expect fixed streams in slabs
         slabs = {p.fixed.tensor.name: p.fmt.fixed_shape(p.rows, p.cols) for p in checkpoint.planes}
-    shards = [_copied_shard(s, layout.stored_name(s.file), layout.marks(facts.fmts), slabs) for s in checkpoint.shards]
+    shards = [copied_shard(s, layout.stored_name(s.file), layout.marks(facts.fmts), slabs) for s in checkpoint.shards]
     found = carried_files(checkpoint)
 
     def tensors() -> Tensors:
@@ -270,34 +268,3 @@ def _serving_output(checkpoint: Checkpoint, facts: _Facts, options: ConvertOptio
     if (name := checkpoint.index_name) is not None:
         files.append(SideFile(name, checkpoint.layout.model_root / name))
     return Output("convert", [], files, CopyingRenderer(), left_out=found.left_out)
-
-
-def _copied_shard(shard: Shard, name: str, marks: dict[str, str], shapes: Mapping[str, tuple[int, ...]]) -> OutputShard:
-    """The shard with `marks` in its metadata and the given shapes; its header stays as it is where it can."""
-    metadata = shard.header.metadata | marks
-    data = Range(shard, shard.header.data_start, shard.size)
-    if metadata == shard.header.metadata and all(shapes.get(t.name, t.shape) == t.shape for t in shard.header):
-        with shard.open() as reader:
-            header = bytes(reader.read(0, shard.header.data_start))
-        return OutputShard(name, header, (data,), shard.size, (shard,), copy_of=shard)
-    header = render_header(metadata, [(t.name, t.dtype, shapes.get(t.name, t.shape), t.nbytes) for t in shard.header])
-    return OutputShard(name, header, (data,), len(header) + data.end - data.begin, (shard,))
-
-
-class CopyingRenderer(Renderer):
-    """Renderer of shards with a new header, whose data are copied as they are."""
-
-    def render(self, shard: OutputShard, readers: Readers) -> "_Copying":  # noqa: ARG002 (see Renderer)
-        """See `csf_tool.write.output.Renderer`."""
-        return _Copying(shard)
-
-
-@dataclass(frozen=True)
-class _Copying(Rendering):
-    """Only the header is new, and of the originals nothing is known."""
-
-    _shard: OutputShard
-
-    def __iter__(self) -> Iterator[memoryview | Range]:
-        yield memoryview(self._shard.header)
-        yield from (part for part in self._shard.parts if isinstance(part, Range))

@@ -15,12 +15,11 @@ from csf_tool.disk.own_files import has_journal
 from csf_tool.disk.paths import holds_files, names_in
 from csf_tool.errors import CheckpointError, CsfToolError, UsageError
 from csf_tool.text import escape
-from csf_tool.write.consume import source_root
 from csf_tool.write.destination import Destination
-from csf_tool.write.fingerprint import fingerprint
-from csf_tool.write.finished import finished_run
+from csf_tool.write.fingerprint import fingerprint, source_root
 from csf_tool.write.journal import Journal, Record, consumed_shards
-from csf_tool.write.run import Run, WriteOptions, Written
+from csf_tool.write.run import Run, WriteOptions
+from csf_tool.write.run_notes import finished_run
 from csf_tool.write.sound import opened, sound_result
 
 FACTS = "facts"
@@ -70,10 +69,6 @@ class Earlier:
         if not was_finished and not options.compares and not holds_files(destination, SHARD_SUFFIX):
             journal.require_begun_or_empty()  # before there is work to lose; folders with shards are examined later
         return cls(consumed, kept_facts(destination), was_finished, result, run, journal)
-
-    def written(self, checkpoint: Checkpoint, destination: Path, notes: list[str]) -> Written:
-        """The report on a result that was already complete."""
-        return Written(source=checkpoint.label, destination=str(destination), notes=notes, was_complete=True)
 
     def content(self, name: str) -> bytes | None:
         """The kept content of a file beside the shards: headers that it was made from may have been removed."""

@@ -16,7 +16,7 @@ from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.side_files import SideFile
 from csf_tool.checkpoint.stored import Located, Shard, Stored
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
-from csf_tool.codec.formats import CsfFormat
+from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
 from csf_tool.coders.coded import CodedPlane
 from csf_tool.coders.decoder import Decoder
 from csf_tool.coders.encoder import Encoder, NumpyEncoder, read_scales
@@ -30,7 +30,6 @@ from csf_tool.write.copy import pieces
 from csf_tool.write.decoding import decode_parts
 from csf_tool.write.kept_streams import KeptStreams
 from csf_tool.write.output import UNKNOWN_HASH, OutputShard, Renderer, Rendering
-from csf_tool.write.selection import csf_bytes
 
 
 def encoded_shard(
@@ -64,19 +63,18 @@ def _stream_entries(plane: DensePlane, exceptions: int) -> list[tuple[str, str, 
     nbytes, shape = fmt.fixed_bytes(plane.rows, plane.cols), fmt.fixed_shape(plane.rows, plane.cols)
     return [
         (plane.name + fmt.fixed_suffix, "U8", shape, nbytes),
-        (plane.name + fmt.exceptions_suffix, "U32", (exceptions,), csf_bytes(plane, exceptions) - nbytes),
+        (plane.name + fmt.exceptions_suffix, "U32", (exceptions,), exceptions * EXCEPTION_BYTES),
     ]
 
 
-def scale_receipt(plane: DensePlane, nbytes: int, sha256: str) -> ScaleReceipt:
-    """The receipt of a plane whose two streams take so many bytes, and whose dense scales have that hash."""
-    fixed = plane.fmt.fixed_bytes(plane.rows, plane.cols)
+def _scale_receipt(plane: DensePlane, exceptions: int, sha256: str) -> ScaleReceipt:
+    """The receipt of a plane with so many exceptions, whose dense scales have that hash."""
     return ScaleReceipt(
         name=plane.name,
         dtype=plane.scale.tensor.dtype,
         shape=(plane.rows, plane.cols),
-        fixed_bytes=fixed,
-        exception_bytes=nbytes - fixed,
+        fixed_bytes=plane.fmt.fixed_bytes(plane.rows, plane.cols),
+        exception_bytes=exceptions * EXCEPTION_BYTES,
         source_bytes=plane.dense_bytes,
         source_sha256=sha256,
     )
@@ -138,7 +136,7 @@ class EncodingRenderer(Renderer):
         with source.open() as reader:
             header = bytes(reader.read(0, source.header.data_start))
         scales = {
-            plane.name: scale_receipt(plane, csf_bytes(plane, self.exceptions[plane.name]), UNKNOWN_HASH)
+            plane.name: _scale_receipt(plane, self.exceptions[plane.name], UNKNOWN_HASH)
             for plane in shard.parts
             if isinstance(plane, DensePlane)
         }
@@ -198,8 +196,7 @@ class _Encoding(Rendering):
         """Add a plane to the receipt, with the hash of its dense scales."""
         scales = streams.decode().data.cast("B")
         self._source_hash.update(scales)
-        stored = streams.fixed.nbytes + streams.exceptions.nbytes
-        self._scales[plane.name] = scale_receipt(plane, stored, hashlib.sha256(scales).hexdigest())
+        self._scales[plane.name] = _scale_receipt(plane, len(streams.exceptions), hashlib.sha256(scales).hexdigest())
 
     def source_sha256(self) -> str | None:
         """The hash of the dense shard, which a receipt states as the original."""

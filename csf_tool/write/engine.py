@@ -15,33 +15,27 @@ from csf_tool.checkpoint.causes import incomplete_notes
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.page_cache import should_drop_cache
 from csf_tool.checkpoint.side_files import SideFile
-from csf_tool.checkpoint.streams import Readers
 from csf_tool.codes import Code
-from csf_tool.disk.hashing import Hashing, sha256_of
 from csf_tool.disk.json_files import render_json
 from csf_tool.disk.own_files import has_journal
 from csf_tool.disk.paths import relative_files
-from csf_tool.disk.reader import RandomReader, exists
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.progress import Amount, OnBytes, Progress, SharedProgress
 from csf_tool.running.jobs import run_with_progress
 from csf_tool.write.adopt import adopt
 from csf_tool.write.consume import Consumer, sole_consumer
-from csf_tool.write.copy import pieces, write_side_file
+from csf_tool.write.copy import write_side_file
 from csf_tool.write.destination import Destination
 from csf_tool.write.dry_run import foresee
 from csf_tool.write.earlier import FACTS, Earlier
-from csf_tool.write.evidence import (
-    Evidence,
-    require_hashes,
-    shard_evidence,
-)
-from csf_tool.write.fetch import bytes_to_fetch, fetched
+from csf_tool.write.evidence import Evidence, require_hashes, shard_evidence
+from csf_tool.write.fetch import bytes_to_fetch
 from csf_tool.write.journal import Journal, Record
 from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.room import room_needed
 from csf_tool.write.run import Run, Share, WriteOptions, Written
-from csf_tool.write.shard_job import Did, ShardJob, is_in_place, write_shard
+from csf_tool.write.shard_comparison import ShardComparison
+from csf_tool.write.shard_job import Did, ShardJob, write_shard
 from csf_tool.write.whole import files_made, holds_whole, names_of
 
 
@@ -66,7 +60,7 @@ def write(
     """
     is_to_begin = not options.compares and not has_journal(destination)
     if is_to_begin and holds_whole(destination, output, was_finished=earlier.was_finished):
-        return earlier.written(checkpoint, destination, _notes_on_complete(destination, output, options))
+        return _already_complete(output, checkpoint, destination, options)
     with sole_consumer(checkpoint) if options.consume_source else nullcontext():
         mine = [shard for i, shard in enumerate(output.shards) if options.share.takes(i)]
         if earlier.consumed:
@@ -79,7 +73,7 @@ def write(
         except UsageError as error:
             if error.code is Code.NOT_EMPTY and holds_whole(destination, output, was_finished=False):
                 # another process has finished it meanwhile
-                return earlier.written(checkpoint, destination, _notes_on_complete(destination, output, options))
+                return _already_complete(output, checkpoint, destination, options)
             raise
         try:
             run = _Run(output, checkpoint, journal, progress, options)
@@ -101,13 +95,13 @@ def _require_kept(output: Output, destination: Path) -> None:
         raise CheckpointError(f"{problem}: nothing was done", Code.LOST_OUTPUT, lost[0])
 
 
-def _notes_on_complete(destination: Path, output: Output, options: WriteOptions) -> list[str]:
-    """Notes on what a run over its own complete result has left alone."""
+def _already_complete(output: Output, checkpoint: Checkpoint, destination: Path, options: WriteOptions) -> Written:
+    """The report of a run over its own complete result, with notes on what it has left alone."""
     surplus = sorted({*relative_files(destination)} - names_of(output))
     notes = [f"it has {', '.join(surplus)} as well, which the command does not write"] if surplus else []
     if options.consume_source:
         notes.append("no source shard was removed: with --recheck the tensors are compared first, and then they are")
-    return notes
+    return Written(source=checkpoint.label, destination=str(destination), notes=notes, was_complete=True)
 
 
 def _require_room(
@@ -190,8 +184,7 @@ class _Run:
         self._options = options
         self._drop_cache = should_drop_cache(checkpoint, options.drop_cache)
         self.written = _report(output, checkpoint, journal.path_of(""))
-        self._receipt_bytes: list[int] = []
-        """Sizes of the receipts written for shards that were there already, by threads."""
+        self._comparison = ShardComparison(output, journal)
         self._evidence = shard_evidence(checkpoint)
         self._consumer = self._start_consuming() if options.consume_source else None
 
@@ -201,7 +194,7 @@ class _Run:
         for file in self._output.side_files:
             if file.content is not None:
                 self._journal.keep(file.target, file.content)
-        return Consumer(self._output.shards, self._journal, self._right_record)
+        return Consumer(self._output.shards, self._journal, self._comparison.right_record)
 
     def write(self, mine: list[OutputShard]) -> None:
         """Write the shards of this share, and all other files when every shard is there."""
@@ -221,7 +214,7 @@ class _Run:
         )
         self._write_shards(todo)
         self._finish_when_all_are_there()
-        self.written.bytes_written += sum(self._receipt_bytes)
+        self.written.bytes_written += self._comparison.bytes_written
 
     def _work(self, shards: list[OutputShard]) -> Amount:
         """The work that shards take: to fetch what they are made of, to write them and to read them back."""
@@ -245,47 +238,14 @@ class _Run:
 
     def _is_right(self, shard: OutputShard) -> bool:
         """Whether a finished shard still holds the bytes that this run would write."""
-        found = self._right_record(shard, self._progress.advance)
+        found = self._comparison.right_record(shard, self._progress.advance)
         self._progress.shard_done()
         return found is not None
-
-    def _right_record(self, shard: OutputShard, on_bytes: OnBytes = lambda _: None) -> Record | None:
-        """The record of a shard whose file holds the bytes that this run would write; None where it holds others.
-
-        They are compared by the shard's known hash; without one, the bytes are made again.
-        """
-        path, folder = self._journal.path_of(shard.name), self._journal.fetch_folder(shard.name)
-        recorded = self._journal.finished(shard.name)
-        if known := shard.sha256 or (recorded.sha256 if recorded else None):
-            return Record(shard.size, known) if sha256_of(path, shard.name, on_bytes) == known else None
-        hashing = Hashing() if self._output.wants_hashes else None
-        with (
-            fetched(shard.sources, folder, lambda _: on_bytes(0)) as copies,
-            Readers(copies) as readers,
-            RandomReader(path, shard.name) as written,
-        ):
-            rendering = self._output.renderer.render(shard, readers)
-            at = 0
-            for piece in pieces(rendering, readers):
-                found = written.read(at, at + len(piece))
-                if found != piece:
-                    return None
-                at += len(piece)
-                on_bytes(len(piece))
-                if hashing:
-                    hashing.update(memoryview(found))
-            record = Record(shard.size, hashing.hexdigest() if hashing else None)
-            receipt = rendering.receipt(record.sha256)
-            if receipt and not is_in_place(receipt, self._journal):
-                if exists(self._journal.path_of(receipt.target)):
-                    return None
-                self._receipt_bytes.append(write_side_file(receipt, self._journal))
-            return record
 
     def _adopt(self, files: Sequence[OutputShard | SideFile]) -> list[str]:
         def right_record(shard: OutputShard, on_bytes: OnBytes) -> Record | None:
             require_hashes(shard.sources, self._evidence_for(shard), lambda _: on_bytes(0))
-            return self._right_record(shard, on_bytes)
+            return self._comparison.right_record(shard, on_bytes)
 
         return adopt(files, self._journal, right_record, self._progress, self._options.jobs, self._cancel)
 

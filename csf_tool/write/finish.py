@@ -13,9 +13,9 @@ from csf_tool.text import counted
 from csf_tool.write.compress import Compressed, CompressOptions, compress
 from csf_tool.write.convert import Converted, ConvertOptions, convert
 from csf_tool.write.expand import Expanded, expand
-from csf_tool.write.finished import finished_run
 from csf_tool.write.journal import Journal
 from csf_tool.write.run import NOTHING, Run, WriteOptions, Written
+from csf_tool.write.run_notes import finished_run
 from csf_tool.write.selection import Rules
 
 

@@ -37,9 +37,9 @@ from csf_tool.disk.paths import names_in, relative_files
 from csf_tool.disk.reader import exists, is_file, is_folder
 from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
 from csf_tool.write.destination import Destination
-from csf_tool.write.finished import note_consumed, note_finished
 from csf_tool.write.journal_lock import acquire_lock, make_lock
 from csf_tool.write.run import MAY_DIFFER, Run
+from csf_tool.write.run_notes import note_consumed, note_finished
 
 _COMPLETE = "complete"
 _LONGEST_NAME = 200

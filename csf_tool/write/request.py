@@ -13,7 +13,7 @@ from csf_tool.devices import require_device_name
 from csf_tool.errors import UsageError
 from csf_tool.running.cluster import RemoteDecoder, RemoteEncoder, cluster_executor, require_files
 from csf_tool.running.jobs import default_jobs
-from csf_tool.write.consume import finished_removal
+from csf_tool.write.consumed import finished_removal
 from csf_tool.write.run import Share, WriteOptions, Written
 
 

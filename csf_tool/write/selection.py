@@ -9,7 +9,7 @@ from types import MappingProxyType
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.experts import USUAL, Experts
 from csf_tool.checkpoint.plane_tables import DensePlane
-from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat, nearest_format
+from csf_tool.codec.formats import CsfFormat, nearest_format
 from csf_tool.text import count
 
 _REASONS = 3
@@ -110,11 +110,6 @@ def formats_meant(
     return list(formats.values())
 
 
-def csf_bytes(plane: DensePlane, exceptions: int) -> int:
-    """Bytes of a plane's two streams with that many exceptions."""
-    return plane.fmt.fixed_bytes(plane.rows, plane.cols) + exceptions * EXCEPTION_BYTES
-
-
 def _growing(
     planes: Sequence[DensePlane], exceptions: Mapping[str, int], module_of_plane: Mapping[str, str] | None
 ) -> dict[str, str]:
@@ -124,7 +119,7 @@ def _growing(
         weighed.setdefault(plane.name if module_of_plane is None else module_of_plane[plane.name], []).append(plane)
     reasons: dict[str, str] = {}
     for module, together in weighed.items():
-        stored = sum(csf_bytes(plane, exceptions[plane.name]) for plane in together)
+        stored = sum(p.fmt.csf_bytes(p.rows, p.cols, exceptions[p.name]) for p in together)
         dense = sum(plane.dense_bytes for plane in together)
         if stored >= dense:
             whole = f"{module} as a whole would not shrink: " if len(together) > 1 else ""

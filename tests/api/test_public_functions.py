@@ -1,7 +1,6 @@
 """What commands do, from Python: the same documents, errors that can be caught, nothing printed."""
 
 import inspect
-import json
 import os
 import re
 import shutil
@@ -13,12 +12,12 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 import csf_tool
 from csf_tool.cli import app
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
 from tests.building import tree
+from tests.commands import document
 from tests.fixture_types import Copied, Sample
 from tests.hub_server import Hub
 
@@ -28,11 +27,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 NOT_IN_PYTHON = {"by", "figure", "markdown", "dry_run", "yes", "as_json", "quiet", "verbose"}
 """Options about what is printed, or asked."""
-
-
-def command(*arguments: object) -> Any:
-    """What a command prints with --json."""
-    return json.loads(CliRunner().invoke(app, [*map(str, arguments), "--json"]).stdout)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -47,14 +41,14 @@ def test_arguments_are_those_of_the_command(name: str) -> None:
 
 def test_what_looks_and_proves_says_what_the_command_says(sample: Sample) -> None:
     folder, dense = sample("nvfp4-csf-hf"), sample("nvfp4-dense")
-    assert csf_tool.stats(folder) == command("stats", folder)
-    assert csf_tool.stats(folder, scales=True) == command("stats", folder, "--scales")
+    assert csf_tool.stats(folder) == document("stats", folder)
+    assert csf_tool.stats(folder, scales=True) == document("stats", folder, "--scales")
     found: dict[str, Any] = {**csf_tool.plan(folder, tp=2, gpu_memory="1GiB")}
-    assert found == command("plan", folder, "--tp", 2, "--gpu-memory", "1GiB")
+    assert found == document("plan", folder, "--tp", 2, "--gpu-memory", "1GiB")
     assert csf_tool.plan(folder, tp=2, gpu_memory=1 << 30) == found
-    assert csf_tool.identity(folder, by="sizes") == command("identity", folder, "--by", "sizes")
+    assert csf_tool.identity(folder, by="sizes") == document("identity", folder, "--by", "sizes")
     proof = csf_tool.verify(folder, against=dense, device="cpu")
-    assert proof == command("verify", folder, "--against", dense, "--device", "cpu")
+    assert proof == document("verify", folder, "--against", dense, "--device", "cpu")
     assert proof["ok"]
 
 
@@ -72,15 +66,15 @@ def test_names_on_the_hub(hub: Hub) -> None:
         csf_tool.stats("org/nothing")
 
 
-def without_times(document: Any) -> dict[str, Any]:
-    return {key: value for key, value in document.items() if key not in ("seconds", "destination")}
+def without_times(found: Any) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key not in ("seconds", "destination")}
 
 
 @pytest.mark.slow
 def test_what_writes_says_what_the_command_says(sample: Sample, tmp_path: Path) -> None:
     source = sample("nvfp4-csf-hf")
     expanded = csf_tool.expand(source, tmp_path / "dense", device="cpu", jobs=1)
-    by_command = command("expand", source, tmp_path / "dense2", "--device", "cpu", "--jobs", 1)
+    by_command = document("expand", source, tmp_path / "dense2", "--device", "cpu", "--jobs", 1)
     assert without_times(expanded) == without_times(by_command)
     assert tree(tmp_path / "dense") == tree(tmp_path / "dense2")
     again = csf_tool.expand(source, tmp_path / "dense", device="cpu")
@@ -90,7 +84,7 @@ def test_what_writes_says_what_the_command_says(sample: Sample, tmp_path: Path) 
     made = csf_tool.compress(tmp_path / "dense", tmp_path / "csf", exclude=globs, device="cpu")
     options = [word for glob in globs for word in ("--exclude", glob)]
     assert without_times(made) == without_times(
-        command("compress", tmp_path / "dense", tmp_path / "csf2", *options, "--device", "cpu")
+        document("compress", tmp_path / "dense", tmp_path / "csf2", *options, "--device", "cpu")
     )
     moved = csf_tool.convert(tmp_path / "csf", tmp_path / "container", to="container", family="mini")
     assert moved["to"] == "container"
@@ -116,7 +110,7 @@ def test_a_source_that_is_consumed(sample: Sample, tmp_path: Path) -> None:
         again = csf_tool.expand(source, tmp_path / "out", consume_source=True, device="cpu")
         assert again["was_complete"]
         words = ["expand", source, tmp_path / "out", "--consume-source", "--yes", "--device", "cpu"]
-        assert command(*words) == again
+        assert document(*words) == again
 
 
 def test_a_verdict_is_a_value(copied: Copied, sample: Sample) -> None:

@@ -9,7 +9,7 @@ from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.container import ScaleReceipt
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.plane_tables import DensePlane, Plane
-from csf_tool.checkpoint.planes import find_planes, stream_names
+from csf_tool.checkpoint.planes import find_planes
 from csf_tool.checkpoint.problems import errors
 from csf_tool.checkpoint.stored import Stored
 from csf_tool.checkpoint.streams import Readers
@@ -168,7 +168,7 @@ def test_planes_come_in_the_order_of_their_fixed_streams(tmp_path: Path) -> None
     b, a = (streams(scale_of(NVFP4, name=f"{n}.weight_scale"), NVFP4) for n in "ba")
     checkpoint = opened(tmp_path, [a[1], *b, a[0]])
     assert [plane.name for plane in checkpoint.planes] == ["b.weight_scale", "a.weight_scale"]
-    assert stream_names(checkpoint.plane_table) == {t.name for t in (*a, *b)}
+    assert checkpoint.plane_table.stream_names == {t.name for t in (*a, *b)}
 
 
 @pytest.mark.parametrize("prefix", ["", "model.", "model.language_model.", "mtp.0.ffn."])

@@ -30,6 +30,7 @@ from tests.building import (
     sha256,
     shard_bytes,
     without_receipts,
+    write_files,
     write_hf,
     write_shard,
 )
@@ -128,12 +129,6 @@ def side_files(codec: Codec, revision: int, *, csf: bool) -> dict[str, bytes]:
     }
 
 
-def _write_files(root: Path, files: dict[str, bytes]) -> None:
-    for name, data in files.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_bytes(data)
-
-
 def _files_in(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file())
 
@@ -142,14 +137,14 @@ def hf(root: Path, revision: int) -> Path:
     """Hugging Face layout, no hashes."""
     stored = {name: compressed(shard, NVFP4) for name, shard in tensors(NVFP4, revision).items()}
     write_hf(root, stored)
-    _write_files(root, side_files(NVFP4, revision, csf=True))
+    write_files(root, side_files(NVFP4, revision, csf=True))
     return root
 
 
 def dense(root: Path, revision: int, codec: Codec = NVFP4) -> Path:
     """The dense checkpoint: a layout of its own, and everybody's reference."""
     write_hf(root, tensors(codec, revision))
-    _write_files(root, side_files(codec, revision, csf=False))
+    write_files(root, side_files(codec, revision, csf=False))
     return root
 
 

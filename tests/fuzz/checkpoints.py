@@ -22,6 +22,7 @@ from tests.building import (
     recipes_config,
     shard_bytes,
     shard_name,
+    write_files,
     write_hf,
 )
 from tests.codec.vectors import golden
@@ -96,7 +97,7 @@ def build(spec: Spec) -> Case:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_hf(root / "reference", dense, config=_config(spec, csf=False))
-        _put(root / "reference", _BESIDE if spec.kind in ("hf", "container", "dense") else {})
+        write_files(root / "reference", _BESIDE if spec.kind in ("hf", "container", "dense") else {})
         _write(root / "source", spec, codec, dense)
         source, reference = read(root / "source"), read(root / "reference")
     tensors = {t.name: Stored(t.dtype, t.shape, t.data) for shard in dense.values() for t in shard}
@@ -154,12 +155,6 @@ _BESIDE = {
 """What lies beside the shards of a checkpoint and of its reference."""
 
 
-def _put(root: Path, files: dict[str, bytes]) -> None:
-    for name, data in files.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_bytes(data)
-
-
 def _config(spec: Spec, *, csf: bool) -> dict[str, object]:
     config = recipes_config(spec.shards, csf=csf)
     quantization = config["quantization_config"]
@@ -173,7 +168,7 @@ def _config(spec: Spec, *, csf: bool) -> dict[str, object]:
 def _write(root: Path, spec: Spec, codec: Codec, dense: dict[str, list[Tensor]]) -> None:
     if spec.kind == "dense":
         write_hf(root, dense, config=_config(spec, csf=False), index=spec.with_index)
-        _put(root, _BESIDE)
+        write_files(root, _BESIDE)
     elif spec.kind == "container":
         documents = {"config.json": _config(spec, csf=False), "model.safetensors.index.json": index_of(dense)}
         files = {name: json.dumps(document).encode() for name, document in documents.items()}
@@ -195,7 +190,7 @@ def _write(root: Path, spec: Spec, codec: Codec, dense: dict[str, list[Tensor]])
         if single:
             next(root.glob("*.safetensors")).rename(root / "model.safetensors")
         else:
-            _put(root, _BESIDE)
+            write_files(root, _BESIDE)
 
 
 def _split(stored: dict[str, list[Tensor]]) -> None:

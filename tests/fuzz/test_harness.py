@@ -47,7 +47,7 @@ def test_a_file_beside_the_shards_that_verify_misses(place: Workplace, monkeypat
     (place.source / "tokenizer.json").write_bytes(b'{"a": 1.0}')
     (place.reference / "tokenizer.json").write_bytes(b'{"a": 1}')
     assert run(place, "verify against everything") == 1
-    monkeypatch.setattr("csf_tool.prove.side_check.difference", lambda *_: None)
+    monkeypatch.setattr("csf_tool.prove.side_comparison.difference", lambda *_: None)
     with pytest.raises(AssertionError):
         run(place, "verify against everything")
 

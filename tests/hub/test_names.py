@@ -113,7 +113,7 @@ def test_a_near_name_here_keeps_the_hub_out(
     monkeypatch.chdir(tmp_path)
     result = run("stats", typed)
     assert result.exit_code == 2
-    assert says(result, f"{typed}: no such file or folder; did you mean models/qwen? (hf://{typed} asks the Hub)")
+    says(result, f"{typed}: no such file or folder; did you mean models/qwen? (hf://{typed} asks the Hub)")
     assert not hub.requests
 
 
@@ -204,4 +204,4 @@ def test_a_repository_of_another_format_is_named(hub: Hub, tmp_path: Path) -> No
     (tmp_path / "gguf").mkdir()
     (tmp_path / "gguf" / "model.gguf").write_bytes(b"GGUF")
     hub.add("org/gguf", tmp_path / "gguf")
-    assert says(run("stats", "hf://org/gguf"), "it has 1 GGUF file (llama.cpp): csf-tool reads safetensors only")
+    says(run("stats", "hf://org/gguf"), "it has 1 GGUF file (llama.cpp): csf-tool reads safetensors only")

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.cli import app
-from csf_tool.prove.side_check import SideComparison, check_side_files, compare_formats, compare_side_files
+from csf_tool.prove.reference_check import other_frameworks
+from csf_tool.prove.side_check import check_side_files
+from csf_tool.prove.side_comparison import SideComparison, compare_side_files
 from tests.building import NVFP4, change_json, mini_container, mini_dense, mini_hf, model, write_json, write_shard
 
 INDEX = "model.safetensors.index.json"
@@ -126,15 +128,15 @@ def test_a_single_file_is_compared_alone(tmp_path: Path) -> None:
     assert compare_side_files(shard, open_checkpoint(dense)) == SideComparison()
 
 
-def test_the_format_that_headers_state(tmp_path: Path) -> None:
+def test_the_framework_that_headers_state(tmp_path: Path) -> None:
     tensors = model(NVFP4, 1).popitem()[1]
     paths = [tmp_path / folder / "model.safetensors" for folder in ("pt", "qt", "none")]
     for path, metadata in zip(paths, ({"format": "pt"}, {"format": "qt"}, None), strict=True):
         write_shard(path, tensors, metadata)
     pt, qt, none = map(open_checkpoint, paths)
     text = "model.safetensors: its header has format 'qt', but the reference has 'pt'"
-    assert [str(p) for p in compare_formats(qt, pt)] == [text]
-    assert compare_formats(none, pt) == compare_formats(qt, none) == compare_formats(pt, pt) == []
+    assert [str(p) for p in other_frameworks(qt, pt)] == [text]
+    assert other_frameworks(none, pt) == other_frameworks(qt, none) == other_frameworks(pt, pt) == []
 
 
 def as_link_to_a_folder(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""Notes of finished runs, by which a later command tells whether a destination holds its own result or another's.
+"""Notes of runs in their result and in their source, by which a later command tells whose result a folder holds.
 
 The note is an extended attribute of the folder: no file is added to what was written. On file systems without such
 attributes there is none; then only the files themselves can be compared.
