@@ -43,7 +43,7 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         self._is_missing: Callable[[str], bool] = lambda _: False
         self._prepared: tuple[tuple[Any, ...], Any] | None = None
         self._kept: KeptModel | None = None
-        self._opened: tuple[str, Checkpoint] | None = None
+        self._opened: Checkpoint | None = None
 
     def load_model(self, vllm_config: "VllmConfig", model_config: ModelConfig, *args: Any, **kwargs: Any) -> nn.Module:
         """See `BaseModelLoader.load_model`; where it is asked for, scales are kept compressed."""
@@ -74,15 +74,15 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
             model_config.model, None, model_config.revision, True, None
         )
         formats = formats_in(files) if use_safetensors else set()
-        return None if all(map(vllm_reads, formats)) else self._checkpoint(folder)
+        return None if all(map(vllm_reads, formats)) else self._checkpoint(folder, files)
 
-    def _checkpoint(self, folder: str) -> "Checkpoint":
-        """The checkpoint in a folder; what vLLM leaves out of it is not asked for."""
-        from csf_tool.loading.tensors import opened
+    def _checkpoint(self, folder: str, files: list[str]) -> "Checkpoint":
+        """The checkpoint of these files; what vLLM leaves out of it is not asked for."""
+        from csf_tool.engines.read_files import checkpoint_of, holds
 
-        if not (self._opened and self._opened[0] == folder):
-            self._opened = folder, opened(folder)
-        return self._opened[1]
+        if not (self._opened and holds(self._opened, files)):
+            self._opened = checkpoint_of(folder, files)
+        return self._opened
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
         """See `DefaultModelLoader.load_weights`."""
@@ -133,15 +133,14 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
             if all(map(vllm_reads, formats)):  # there are none, say
                 weights: Weights = super()._get_weights_iterator(source)
                 return weights
-            return self._with_scales(source, folder)
+            return self._with_scales(source, self._checkpoint(folder, files))
         finally:
             self._prepared = None
 
-    def _with_scales(self, source: DefaultModelLoader.Source, folder: str) -> Weights:
+    def _with_scales(self, source: DefaultModelLoader.Source, checkpoint: "Checkpoint") -> Weights:
         from csf_tool.engines.vllm.mapped import mapped
 
         warn_of_untested_version()
-        checkpoint = self._checkpoint(folder)
         is_unused = getattr(source, "is_unused_weight", None)
         plain = replace(source, prefix="")
         if is_unused:
