@@ -31,6 +31,7 @@ def module(vllm: Path) -> Callable[[str], Any]:
 
 @pytest.mark.parametrize(("variable", "extra", "kept"), [
     (None, {}, False), ("", {}, False), ("dense", {}, False), ("compressed", {}, True),
+    ("Compressed", {}, True), (" DENSE ", {}, False), (" ", {}, False),
     (None, {"csf": "compressed"}, True), ("compressed", {"csf": "dense"}, False), ("dense", {"num_threads": 2}, False),
 ])  # fmt: skip
 def test_choice(
@@ -41,16 +42,28 @@ def test_choice(
         monkeypatch.setenv("CSF_TOOL_VLLM", variable)
     given = SimpleNamespace(model_loader_extra_config=dict(extra), load_format="auto")
     taken, config = module("keep_choice").taken(given)
-    assert taken is kept
+    taken.require_known()
+    assert taken.may_keep is kept
     assert config.model_loader_extra_config == {key: value for key, value in extra.items() if key != "csf"}
     assert given.model_loader_extra_config == extra
 
 
-@pytest.mark.parametrize(("variable", "extra"), [("yes", {}), ("compressed", {"csf": True})])
-def test_no_such_choice(module: Any, monkeypatch: pytest.MonkeyPatch, variable: str, extra: dict[str, Any]) -> None:
-    monkeypatch.setenv("CSF_TOOL_VLLM", variable)
-    with pytest.raises(ValueError, match='must be "compressed" or "dense", not '):
-        module("keep_choice").taken(SimpleNamespace(model_loader_extra_config=extra))
+NO_SUCH_CHOICE = 'must be "compressed" or "dense", not '
+
+
+@pytest.mark.parametrize("value", [True, "Compressed", None, ["compressed"]])
+def test_no_such_choice_for_the_model(module: Any, value: object) -> None:
+    with pytest.raises(ValueError, match=NO_SUCH_CHOICE):
+        module("keep_choice").taken(SimpleNamespace(model_loader_extra_config={"csf": value}))
+
+
+def test_no_such_choice_in_the_variable(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told when it matters: models without streams load as ever."""
+    monkeypatch.setenv("CSF_TOOL_VLLM", "yes")
+    choice, _ = module("keep_choice").taken(SimpleNamespace(model_loader_extra_config={}))
+    assert choice.may_keep
+    with pytest.raises(ValueError, match=f"CSF_TOOL_VLLM {NO_SUCH_CHOICE}'yes'"):
+        choice.require_known()
 
 
 # Situations

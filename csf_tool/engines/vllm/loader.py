@@ -36,7 +36,7 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
     """Loads checkpoints with CSF streams as if they were dense, and all others as `DefaultModelLoader` does."""
 
     def __init__(self, load_config: "LoadConfig") -> None:
-        self._keeps, load_config = keep_choice.taken(load_config)
+        self._choice, load_config = keep_choice.taken(load_config)
         super().__init__(load_config)
         self._device = torch.device("cpu")
         self._fills_gpu = False
@@ -48,9 +48,10 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
     def load_model(self, vllm_config: "VllmConfig", model_config: ModelConfig, *args: Any, **kwargs: Any) -> nn.Module:
         """See `BaseModelLoader.load_model`; where it is asked for, scales are kept compressed."""
         load: Callable[[], nn.Module] = partial(super().load_model, vllm_config, model_config, *args, **kwargs)
-        checkpoint = self._csf_checkpoint(model_config) if self._keeps else None
+        checkpoint = self._csf_checkpoint(model_config) if self._choice.may_keep else None
         if checkpoint is None:
             return load()
+        self._choice.require_known()
         from csf_tool.engines.vllm.keeping import keeping
 
         try:
@@ -61,7 +62,7 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
     def get_all_weights(self, model_config: ModelConfig, model: nn.Module) -> Weights:
         """See `DefaultModelLoader.get_all_weights`; called for a model that serves, too, to load it anew."""
-        if self._keeps:
+        if self._choice.may_keep:
             from csf_tool.engines.vllm.kept_experts import refuse_reloading
 
             refuse_reloading(model)
@@ -70,9 +71,12 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
     def _csf_checkpoint(self, model_config: ModelConfig) -> "Checkpoint | None":
         """The checkpoint of a model's weights; None if it has no streams, or vLLM reads them by itself."""
-        folder, files, use_safetensors, *_ = self._prepare_weights(
-            model_config.model, None, model_config.revision, True, None
-        )
+        try:
+            folder, files, use_safetensors, *_ = self._prepare_weights(
+                model_config.model, None, model_config.revision, True, None
+            )
+        except (RuntimeError, OSError):  # the model may ask for other files; if not, vLLM will say what is missing
+            return None
         formats = formats_in(files) if use_safetensors else set()
         return None if all(map(vllm_reads, formats)) else self._checkpoint(folder, files)
 
