@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from csf_tool.checkpoint.checkpoint import Checkpoint
+from csf_tool.checkpoint.config import covering_recipe
 from csf_tool.checkpoint.open import open_shards
+from csf_tool.codes import Code
 from csf_tool.loading.tensors import opened
 
 
@@ -20,12 +22,26 @@ def checkpoint_of(folder: str | os.PathLike[str], files: Iterable[str]) -> Check
         EnvironmentFault: the system cannot read it.
     """
     checkpoint = opened(folder)
-    if holds(checkpoint, files):
-        return checkpoint
-    return opened(open_shards(Path(folder), sorted(os.path.relpath(file, folder) for file in files)))
+    if not holds(checkpoint, files):
+        checkpoint = opened(open_shards(Path(folder), sorted(os.path.relpath(file, folder) for file in files)))
+    require_scales(checkpoint)
+    return checkpoint
 
 
 def holds(checkpoint: Checkpoint, files: Iterable[str]) -> bool:
     """Whether all of these files are shards of a checkpoint."""
     shards = {os.path.realpath(shard.path) for shard in checkpoint.shards}
     return all(os.path.realpath(file) in shards for file in files)
+
+
+def require_scales(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint without the streams of a module whose recipe is marked as CSF, and without other scales.
+
+    Raises:
+        CheckpointError: a weight of the module has no scale.
+    """
+    problems = checkpoint.problems
+    modules = {problem.tensor for problem in problems if problem.code is Code.RECIPE_WITHOUT_STREAMS}
+    for problem in problems if modules else ():
+        if problem.code is Code.WEIGHT_WITHOUT_SCALE and covering_recipe(problem.tensor, modules):
+            raise problem.as_error()

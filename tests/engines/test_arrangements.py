@@ -179,6 +179,30 @@ def test_a_listed_shard_that_is_missing_ends_the_load(
         (tmp_path / "away").rename(file)
 
 
+@needs_vllm
+@pytest.mark.parametrize("index", [None, INDEX])
+@pytest.mark.parametrize("layers", ["01", "0", "1"])
+def test_streams_that_are_missing_end_the_load(
+    tmp_path: Path, read: Callable[..., loading.Weights], index: str | None, layers: str
+) -> None:
+    """Of a layer or of all: without a list that names their shard, only the config knows of them."""
+    found = [one for one in everything() if not (is_scale(one) and one.name[len("model.layers.")] in layers)]
+    folder = filled(tmp_path, lambda f: f.write(index, model=found))
+    with pytest.raises(
+        CheckpointError, match=rf"layers\.{layers[0]}\..* no block scale.* values of this weight are lost"
+    ):
+        read(folder)
+
+
+@needs_vllm
+def test_a_config_that_says_csf_of_a_dense_checkpoint_is_no_matter_here(
+    tmp_path: Path, read: Callable[..., loading.Weights]
+) -> None:
+    folder = filled(tmp_path, lambda f: f.write(model=everything()), csf=False)
+    write_json(folder.root / "config.json", recipes_config(2))
+    assert read(folder) == loading.weights(loading.stock(), folder.root)
+
+
 @pytest.mark.parametrize("name", [*ARRANGEMENTS, *AMBIGUOUS])
 def test_every_stream_of_an_engines_files_is_of_the_checkpoint(tmp_path: Path, name: str) -> None:
     """Whatever files an engine takes, together or alone: SGLang's choice is another one than vLLM's."""

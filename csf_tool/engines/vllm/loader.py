@@ -16,6 +16,7 @@ from vllm.config import ModelConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id
 
+from csf_tool.engines.lost_streams import refuse_lost_streams
 from csf_tool.engines.vllm import keep_choice
 from csf_tool.engines.vllm.model import device_of, is_all_on, missing_on_this_rank
 from csf_tool.engines.vllm.plugin import logger
@@ -134,6 +135,8 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         try:
             folder, files, use_safetensors, *_ = prepared
             formats = formats_in(files) if use_safetensors else set()
+            if use_safetensors and not formats:
+                refuse_lost_streams(folder)
             if all(map(vllm_reads, formats)):  # there are none, say
                 weights: Weights = super()._get_weights_iterator(source)
                 return weights
