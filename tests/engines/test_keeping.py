@@ -83,6 +83,7 @@ def configs() -> tuple[Any, Any]:
         device_config=SimpleNamespace(device=torch.device("cuda:0")),
         offload_config=offload,
         lora_config=None,
+        quant_config=SimpleNamespace(online_quantization_config=None),
         speculative_config=None,
         weight_transfer_config=None,
     ), model
@@ -98,6 +99,7 @@ def configs() -> tuple[Any, Any]:
     ("model_config.runner", "draft", "draft model"),
     ("weight_transfer_config", object(), "arrive while serving"),
     ("lora_config", object(), "LoRA"),
+    ("quant_config.online_quantization_config", object(), "quantising anew"),
     ("offload_config.uva.cpu_offload_gb", 4, "offloading"),
     ("offload_config.prefetch.offload_group_size", 2, "offloading"),
     ("load_config.device", "cpu", "vLLM loads weights to cpu first"),
@@ -197,6 +199,9 @@ def test_the_life_of_two_layers(tmp_path: Path, module: Any, said: Any, backend:
     module("kept_experts").refuse_reloading(holder(methods))
     for method, layer in zip(methods, layers, strict=True):
         method.process_weights_after_loading(layer)
+    model.require_in_use(holder(methods))
+    with pytest.raises(UsageError, match=rf"{both[1].name}: vLLM has another method for these experts"):
+        model.require_in_use(holder([methods[0], ModelOptExperts(backend, both[1])]))
     model.finish()
     (line,) = said(logging.INFO)
     assert "csf-tool keeps the block scales of 2 layers compressed" in line
@@ -301,3 +306,37 @@ def test_a_model_of_other_names_is_a_warning(tmp_path: Path, module: Any, said: 
     model.finish()
     (line,) = said(logging.WARNING)
     assert "no layer of the model has the name of the checkpoint's experts (model.layers.0.mlp.experts)" in line
+
+
+def test_experts_that_vllm_has_not_processed_end_the_load(tmp_path: Path, module: Any) -> None:
+    """Their scales are nowhere: vLLM was not to load them."""
+    (group,) = groups(tmp_path)
+    model = module("keeping").KeptModel(opened(tmp_path))
+    (layer,) = routed()
+    method = model.method_of(lambda *_: ModelOptExperts(Backend.EMULATION, group), layer, group.name)
+    method.create_weights(layer)
+    with pytest.raises(UsageError, match="vLLM has another method for these experts"):
+        model.require_in_use(holder([method]))
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_the_config_is_afterwards_as_it_was(
+    tmp_path: Path, module: Any, monkeypatch: pytest.MonkeyPatch, is_wrapped: bool
+) -> None:
+    """Also where another plug-in has put a function of its own in that place."""
+    groups(tmp_path)
+    keeping = module("keeping")
+    monkeypatch.setattr(keeping, "_kept_model", lambda checkpoint, *_: keeping.KeptModel(checkpoint))
+
+    class Config:
+        def get_quant_method(self, layer: Any, prefix: str) -> Any:
+            return None
+
+    config = Config()
+    if is_wrapped:
+        config.get_quant_method = lambda *_: None  # type: ignore[method-assign]
+    before = dict(vars(config))
+    with pytest.raises(KeyError), keeping.keeping(opened(tmp_path), SimpleNamespace(quant_config=config), None):
+        assert vars(config) != before
+        raise KeyError
+    assert vars(config) == before

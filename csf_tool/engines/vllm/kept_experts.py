@@ -21,6 +21,8 @@ HOOKS = (
     "apply_monolithic",
 )
 
+SERVE_DECODED = "Serve with decoded scales (CSF_TOOL_VLLM=dense)"
+
 NO_RELOADING = (
     "scales that are kept compressed cannot be loaded again: restart the server, or serve with decoded scales"
 )

@@ -57,7 +57,10 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
         try:
             with keeping(checkpoint, vllm_config, model_config) as self._kept:
-                return load()
+                model = load()
+                if self._kept:
+                    self._kept.require_in_use(model)
+                return model
         finally:
             self._kept = self._opened = None
 
