@@ -99,7 +99,7 @@ def configs() -> tuple[Any, Any]:
     ("model_config.runner", "draft", "draft model"),
     ("weight_transfer_config", object(), "arrive while serving"),
     ("lora_config", object(), "LoRA"),
-    ("quant_config.online_quantization_config", object(), "quantising anew"),
+    ("quant_config.online_quantization_config", object(), "quantising again"),
     ("offload_config.uva.cpu_offload_gb", 4, "offloading"),
     ("offload_config.prefetch.offload_group_size", 2, "offloading"),
     ("load_config.device", "cpu", "vLLM loads weights to cpu first"),

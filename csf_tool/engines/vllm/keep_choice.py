@@ -12,7 +12,7 @@ KEY = "csf"
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen, and where; of the variable it is not known yet whether it is one of the two."""
+    """The value that was given, and where; that of the variable may be neither of the two."""
 
     where: str
     value: Any
