@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from csf_tool.errors import CheckpointError, StreamError
 from tests import sglang_source
+from tests.building import NVFP4, is_scale, model, recipes_config, write_hf
 from tests.fixture_types import Sample
 
 Load = Callable[..., dict[str, torch.Tensor]]
@@ -124,6 +125,23 @@ def test_streams_that_are_no_plane_are_not_passed_over(read: Load, broken: tuple
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises(CheckpointError, match=scale):
         read([str(file)])
+
+
+def test_a_checkpoint_of_which_all_streams_are_missing_ends_the_load(sglang: None, tmp_path: Path) -> None:
+    """It has no tensor that would tell, but its config does."""
+    from csf_tool.engines.sglang.hooks import with_containers
+
+    parts = model(NVFP4, 2)
+    dense = write_hf(tmp_path / "dense", parts, config=recipes_config(2))
+    lost = {name: [one for one in tensors if not is_scale(one)] for name, tensors in parts.items()}
+    csf = write_hf(tmp_path / "csf", lost, config=recipes_config(2))
+
+    def find(_: Any, folder: str) -> tuple[str, list[str], bool]:
+        return folder, shards_in(Path(folder)), True
+
+    assert with_containers(find, None, str(dense)) == find(None, str(dense))
+    with pytest.raises(CheckpointError, match="has a global scale but no block scale"):
+        with_containers(find, None, str(csf))
 
 
 def test_what_is_read_by_sglang_itself_is_left_to_it(

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,18 @@ def test_streams_that_are_no_plane_are_not_passed_over(csf: Path, change: tuple[
     save_file(tensors, csf / FILE, {"format": "pt"})
     with pytest.raises(CheckpointError, match=problem):
         modeling_utils.safe_open(csf / FILE, framework="pt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_file_that_the_index_does_not_list_is_not_shown_empty(csf: Path, is_known: bool) -> None:
+    """It has halves of pairs, and the checkpoint beside it, which has the others, has them in its own file."""
+    folder = split(csf, 2)
+    first = sorted(folder.glob("*.safetensors"))[0]
+    (folder / "stray.safetensors").write_bytes(first.read_bytes())
+    other = modeling_utils.safe_open(first, framework="pt") if is_known else nullcontext()
+    with other, pytest.raises(CheckpointError, match=r"stray\.safetensors: "):
+        modeling_utils.safe_open(folder / "stray.safetensors", framework="pt")
 
 
 @pytest.mark.slow

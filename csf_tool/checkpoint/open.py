@@ -80,6 +80,20 @@ def open_checkpoint(source: str | os.PathLike[str] | Repository, *, all_shards: 
         raise _placed(error, path, hub) from error
 
 
+@no_garbage_collection()
+def open_shards(folder: Path, names: list[str]) -> Checkpoint:
+    """The checkpoint that some shards in a folder are together, whatever its index says.
+
+    Raises:
+        CheckpointError: not one of them can be read.
+        EnvironmentFault: the operating system cannot read them.
+    """
+    checkpoint = Checkpoint(folder, HuggingFace(folder))
+    _read_shards(checkpoint, names)
+    _require_a_shard(checkpoint, names)
+    return _finish(checkpoint)
+
+
 _OF_A_DAMAGED_FILE = {Code.INVALID_JSON, Code.INVALID_FIELD, Code.DAMAGED_FIELD}
 
 

@@ -6,7 +6,7 @@ layout that gives is looked for among those that csf_tool writes (`settle`); and
 before the experts run (`decode`). A layer whose layout is none of them is left with dense scales of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -44,6 +44,8 @@ class KeptLayer:
         self.group = group
         self._workspace = workspace
         self._rank, self._ranks, self._padded = rank, ranks, padded
+        self._room: list[int] | None = None
+        """Bytes that each stack may need, so that its place stays the same in whatever layout it will be."""
         self._filled: list[CsfScales] = []
         self._targets: list[_Target] = []
         self.is_done = False
@@ -64,8 +66,9 @@ class KeptLayer:
                 return f"the layer has no byte tensor {name}"
             if tuple(parameter.shape) != shape:
                 return f"its {name} is {list(parameter.shape)}, but the checkpoint has {list(shape)}"
-        room = [e * _product(tiles.padded_shape(rows, cols)) for e, rows, cols in shapes] if self._padded else None
-        if not self._workspace.lay(parameters, room):
+        if self._padded:
+            self._room = [e * _product(tiles.padded_shape(rows, cols)) for e, rows, cols in shapes]
+        if not self._workspace.lay(parameters, self._room):
             return "the workspace cannot grow any further"
         return None
 
@@ -94,23 +97,36 @@ class KeptLayer:
         found = [next(self._matching(*pair), None) for pair in zip(self._filled, parameters, strict=True)]
         self._filled = []
         matches = [match for match in found if match]
-        if len(matches) == len(SCALES) and self._workspace.lay(parameters):
+        if len(matches) == len(SCALES) and self._workspace.lay(parameters, self._room):
             self._targets = [
                 _Target(stack, layout, _bytes(parameter))
                 for (stack, layout), parameter in zip(matches, parameters, strict=True)
             ]
             self._warm_up()
             return None
-        for parameter in parameters:
-            if self._workspace.holds(parameter):
-                parameter.data = parameter.data.clone()
+        self._workspace.release(parameters)
         return "its scales are in a layout that csf-tool does not write"
 
-    def finish(self, layer: Any) -> bool:
-        """Whether the parameters still lie in the workspace; if the engine has moved them, nothing is compressed."""
-        if not all(self._workspace.holds(getattr(layer, name)) for name in SCALES):
-            self._targets = []
-        return bool(self._targets)
+    def finish(self, layer: Any, kernel: Iterable[torch.Tensor] = ()) -> bool:
+        """Whether decoding reaches all scales that the engine reads; if not, they are its own from now on, and dense.
+
+        `kernel` are the tensors that the engine's kernel has, apart from the layer's.
+        """
+        tensors = [*(getattr(layer, name) for name in SCALES), *kernel]
+        if self._targets and all(map(self._is_reached, tensors)):
+            return True
+        self.decode()  # some may be there, and would have another layer's contents
+        self._targets = []
+        self._workspace.release(tensors)
+        return False
+
+    def _is_reached(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is decoded into, or too small for scales."""
+        places = [self._workspace.extent(target.out) for target in self._targets]
+        if not self._workspace.holds(tensor):
+            return tensor.nbytes < min(end - begin for begin, end in places)
+        begin, end = self._workspace.extent(tensor)
+        return any(first <= begin and end <= last for first, last in places)
 
     def forget(self) -> None:
         """Let go of the checkpoint, which is a lot of small objects: nothing more is loaded."""
@@ -147,9 +163,9 @@ class KeptLayer:
                 yield stack, layout
 
     def _warm_up(self) -> None:
-        """Compile the kernels that `decode` may launch, before a graph is captured."""
+        """Have the scales there, and compile the kernels that `decode` may launch, before a graph is captured."""
+        self.decode()
         if self._workspace.buffer.is_cuda:
-            self.decode()
             for dtype in (torch.int32, torch.int64):
                 for number in (1, MOST_SLOTS + 1):
                     self.decode(torch.zeros(number, dtype=dtype, device=self._workspace.buffer.device))

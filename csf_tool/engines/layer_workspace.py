@@ -3,7 +3,7 @@
 An engine's experts do both their products in one call, so a layer's two stacks are in it at once, one behind the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import torch
@@ -28,6 +28,24 @@ class LayerWorkspace:
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in it."""
         return tensor.untyped_storage().data_ptr() == self.buffer.untyped_storage().data_ptr() and tensor.numel() > 0
+
+    def extent(self, tensor: torch.Tensor) -> tuple[int, int]:
+        """The bytes of the buffer from and up to which a tensor lies in it."""
+        first = int(tensor.storage_offset())
+        last = first + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        return first * tensor.itemsize, (last + 1) * tensor.itemsize
+
+    def release(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give those of some tensors that lie in it memory of their own, in which they overlap as they do here."""
+        lying = [tensor for tensor in tensors if self.holds(tensor)]
+        if not lying:
+            return
+        begin = min(self.extent(tensor)[0] for tensor in lying) // _ALIGNMENT * _ALIGNMENT
+        own = self.buffer[begin : max(self.extent(tensor)[1] for tensor in lying)].clone().untyped_storage()
+        for tensor in lying:
+            offset = tensor.storage_offset() - begin // tensor.itemsize
+            empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            tensor.data = empty.set_(own, offset, tensor.shape, tensor.stride())
 
     def fix(self) -> None:
         """Let it grow no more: kernels are about to get its addresses."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from csf_tool.gpu.layouts import AnyLayout
+from csf_tool.gpu.layouts import AnyLayout, layout_of
 from csf_tool.gpu.scales import CsfScales, decompress_csf_scales, require_scales
 
 
@@ -19,7 +19,8 @@ class ScaleWorkspace:
 
         Raises:
             TypeError: what is given is no stack.
-            ValueError: there are no stacks, they are on several devices, or there is no such layout.
+            ValueError: there are no stacks, they are on several devices, or there is no such layout, or none for the
+                planes of one of them.
         """
         if not stacks:
             raise ValueError("a workspace needs at least one stack")
@@ -28,6 +29,8 @@ class ScaleWorkspace:
         devices = {stack.device for stack in stacks}
         if len(devices) > 1:
             raise ValueError(f"stacks on {', '.join(sorted(map(str, devices)))}, but a workspace is on one device")
+        for stack in stacks:  # here, and not at the first decode
+            layout_of(layout).arguments(stack.rows, stack.cols, stack.device)
         self.layout: AnyLayout = layout
         nbytes = max(stack.workspace_bytes(layout) for stack in stacks)
         self.buffer = torch.empty(nbytes, dtype=torch.uint8, device=stacks[0].device)

@@ -6,7 +6,7 @@ tensors of a layer need a handful of copies. A device that is the CPU is read in
 """
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import cycle
 from typing import NamedTuple
 
@@ -149,7 +149,12 @@ class Stager(Closing):
         for piece, place in zip(pieces, places, strict=True):
             shares[done * len(shares) // total].append((piece, place))
             done += piece.nbytes
-        list(self._pool.map(_read_share, self._readers, shares))
+        reads = [self._pool.submit(_read_share, *each) for each in zip(self._readers, shares, strict=True)]
+        try:
+            for read in reads:
+                read.result()
+        finally:
+            wait(reads)  # where one fails, too: files are closed then, and readers used again
 
 
 def _read_share(readers: Readers, share: list[tuple[_Piece, memoryview]]) -> None:

@@ -31,6 +31,7 @@ def module(vllm: Path) -> Callable[[str], Any]:
 
 @pytest.mark.parametrize(("variable", "extra", "kept"), [
     (None, {}, False), ("", {}, False), ("dense", {}, False), ("compressed", {}, True),
+    ("Compressed", {}, True), (" DENSE ", {}, False), (" ", {}, False),
     (None, {"csf": "compressed"}, True), ("compressed", {"csf": "dense"}, False), ("dense", {"num_threads": 2}, False),
 ])  # fmt: skip
 def test_choice(
@@ -41,16 +42,28 @@ def test_choice(
         monkeypatch.setenv("CSF_TOOL_VLLM", variable)
     given = SimpleNamespace(model_loader_extra_config=dict(extra), load_format="auto")
     taken, config = module("keep_choice").taken(given)
-    assert taken is kept
+    taken.require_known()
+    assert taken.may_keep is kept
     assert config.model_loader_extra_config == {key: value for key, value in extra.items() if key != "csf"}
     assert given.model_loader_extra_config == extra
 
 
-@pytest.mark.parametrize(("variable", "extra"), [("yes", {}), ("compressed", {"csf": True})])
-def test_no_such_choice(module: Any, monkeypatch: pytest.MonkeyPatch, variable: str, extra: dict[str, Any]) -> None:
-    monkeypatch.setenv("CSF_TOOL_VLLM", variable)
-    with pytest.raises(ValueError, match='must be "compressed" or "dense", not '):
-        module("keep_choice").taken(SimpleNamespace(model_loader_extra_config=extra))
+NO_SUCH_CHOICE = 'must be "compressed" or "dense", not '
+
+
+@pytest.mark.parametrize("value", [True, "Compressed", None, ["compressed"]])
+def test_no_such_choice_for_the_model(module: Any, value: object) -> None:
+    with pytest.raises(ValueError, match=NO_SUCH_CHOICE):
+        module("keep_choice").taken(SimpleNamespace(model_loader_extra_config={"csf": value}))
+
+
+def test_no_such_choice_in_the_variable(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told when it matters: models without streams load as ever."""
+    monkeypatch.setenv("CSF_TOOL_VLLM", "yes")
+    choice, _ = module("keep_choice").taken(SimpleNamespace(model_loader_extra_config={}))
+    assert choice.may_keep
+    with pytest.raises(ValueError, match=f"CSF_TOOL_VLLM {NO_SUCH_CHOICE}'yes'"):
+        choice.require_known()
 
 
 # Situations
@@ -70,6 +83,7 @@ def configs() -> tuple[Any, Any]:
         device_config=SimpleNamespace(device=torch.device("cuda:0")),
         offload_config=offload,
         lora_config=None,
+        quant_config=SimpleNamespace(online_quantization_config=None),
         speculative_config=None,
         weight_transfer_config=None,
     ), model
@@ -85,6 +99,7 @@ def configs() -> tuple[Any, Any]:
     ("model_config.runner", "draft", "draft model"),
     ("weight_transfer_config", object(), "arrive while serving"),
     ("lora_config", object(), "LoRA"),
+    ("quant_config.online_quantization_config", object(), "quantising again"),
     ("offload_config.uva.cpu_offload_gb", 4, "offloading"),
     ("offload_config.prefetch.offload_group_size", 2, "offloading"),
     ("load_config.device", "cpu", "vLLM loads weights to cpu first"),
@@ -184,6 +199,9 @@ def test_the_life_of_two_layers(tmp_path: Path, module: Any, said: Any, backend:
     module("kept_experts").refuse_reloading(holder(methods))
     for method, layer in zip(methods, layers, strict=True):
         method.process_weights_after_loading(layer)
+    model.require_in_use(holder(methods))
+    with pytest.raises(UsageError, match=rf"{both[1].name}: vLLM has another method for these experts"):
+        model.require_in_use(holder([methods[0], ModelOptExperts(backend, both[1])]))
     model.finish()
     (line,) = said(logging.INFO)
     assert "csf-tool keeps the block scales of 2 layers compressed" in line
@@ -288,3 +306,37 @@ def test_a_model_of_other_names_is_a_warning(tmp_path: Path, module: Any, said: 
     model.finish()
     (line,) = said(logging.WARNING)
     assert "no layer of the model has the name of the checkpoint's experts (model.layers.0.mlp.experts)" in line
+
+
+def test_experts_that_vllm_has_not_processed_end_the_load(tmp_path: Path, module: Any) -> None:
+    """Their scales are nowhere: vLLM was not to load them."""
+    (group,) = groups(tmp_path)
+    model = module("keeping").KeptModel(opened(tmp_path))
+    (layer,) = routed()
+    method = model.method_of(lambda *_: ModelOptExperts(Backend.EMULATION, group), layer, group.name)
+    method.create_weights(layer)
+    with pytest.raises(UsageError, match="vLLM has another method for these experts"):
+        model.require_in_use(holder([method]))
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_the_config_is_afterwards_as_it_was(
+    tmp_path: Path, module: Any, monkeypatch: pytest.MonkeyPatch, is_wrapped: bool
+) -> None:
+    """Also where another plug-in has put a function of its own in that place."""
+    groups(tmp_path)
+    keeping = module("keeping")
+    monkeypatch.setattr(keeping, "_kept_model", lambda checkpoint, *_: keeping.KeptModel(checkpoint))
+
+    class Config:
+        def get_quant_method(self, layer: Any, prefix: str) -> Any:
+            return None
+
+    config = Config()
+    if is_wrapped:
+        config.get_quant_method = lambda *_: None  # type: ignore[method-assign]
+    before = dict(vars(config))
+    with pytest.raises(KeyError), keeping.keeping(opened(tmp_path), SimpleNamespace(quant_config=config), None):
+        assert vars(config) != before
+        raise KeyError
+    assert vars(config) == before

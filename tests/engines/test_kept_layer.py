@@ -203,13 +203,63 @@ def test_a_layout_that_csf_tool_does_not_write_stays_dense(tmp_path: Path, in_pl
         assert torch.equal(raw(getattr(layer, name)), expected)
 
 
-def test_scales_that_the_engine_takes_elsewhere_afterwards_are_its_own(tmp_path: Path) -> None:
+def moved(*names: str) -> Callable[[Any], list[torch.Tensor]]:
+    """An engine that gives parameters other memory when their layout has been found."""
+
+    def move(layer: Any) -> list[torch.Tensor]:
+        for name in names:
+            getattr(layer, name).data = getattr(layer, name).data.clone()
+        return []
+
+    return move
+
+
+def turned(layer: Any) -> list[torch.Tensor]:
+    return [getattr(layer, name).data.view(torch.int32).permute(2, 0, 1) for name in SCALES]
+
+
+TAKEN: dict[str, tuple[Callable[[Any], list[torch.Tensor]], bool]] = {
+    "the parameters": (lambda layer: [getattr(layer, name) for name in SCALES], True),
+    "views of them": (turned, True),
+    "something small as well": (lambda layer: [layer.w13_weight_scale, torch.zeros(EXPERTS)], True),
+    "nothing but copies": (lambda layer: [getattr(layer, name).data.clone() for name in SCALES], False),
+    "a copy in another dtype": (lambda layer: [layer.w2_weight_scale.data.view(torch.uint8).int()], False),
+    "views and a copy": (lambda layer: [*turned(layer), layer.w13_weight_scale.data.clone()], False),
+    "gate and up from their place": (moved("w13_weight_scale"), False),
+    "down from its place": (moved("w2_weight_scale"), False),
+    "both from their place": (moved(*SCALES), False),
+}
+"""What an engine's kernel takes of scales whose layout has been found, and whether decoding reaches all of it."""
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+def test_scales_that_decoding_does_not_reach_are_the_engines_own(tmp_path: Path, taken: str) -> None:
     (group,) = groups(tmp_path)
     workspace, layer = LayerWorkspace(DEVICE), layer_for(group)
     kept = ready(group, workspace, layer)
-    layer.w2_weight_scale = torch.nn.Parameter(layer.w2_weight_scale.data.clone(), requires_grad=False)
-    assert not kept.finish(layer)
-    assert kept.nbytes == 0
+    take, is_reached = TAKEN[taken]
+    kernel = take(layer)
+    tensors = [*(getattr(layer, name) for name in SCALES), *kernel]
+    wanted = [raw(tensor.contiguous()).clone() for tensor in tensors]
+    assert kept.finish(layer, kernel) is is_reached
+    assert (kept.nbytes > 0) is is_reached
+    assert any(map(workspace.holds, tensors)) is is_reached
+    workspace.buffer.fill_(0xA5)  # another layer's
+    kept.decode()
+    for found, expected in zip(tensors, wanted, strict=True):
+        assert torch.equal(raw(found.contiguous()), expected)
+
+
+def test_what_the_engine_took_of_the_parameters_is_in_its_place_when_the_layout_is_known(tmp_path: Path) -> None:
+    """Also where the 128x4 layout was to be expected, and more room was made."""
+    (group,) = groups(tmp_path)
+    layer = layer_for(group)
+    kept = KeptLayer(group, LayerWorkspace(DEVICE), padded=True)
+    assert kept.lay(layer) is None
+    kept.fill(layer)
+    early = [getattr(layer, name).data for name in SCALES]
+    assert kept.settle(layer) is None
+    assert kept.finish(layer, early)
 
 
 def test_a_layout_that_needs_more_room_than_was_made_stays_dense(tmp_path: Path) -> None:

@@ -402,6 +402,28 @@ def test_a_checkpoint_without_streams_is_left_to_vllm(
     assert said == []
 
 
+@pytest.mark.parametrize("make", [mini_dense, lambda root: root], ids=["dense", "nothing"])
+@pytest.mark.parametrize("choice", ["compressed", "yes"])
+def test_keeping_scales_is_no_matter_of_other_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, choice: str
+) -> None:
+    """Of those without streams, or of whose files the model itself knows."""
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    monkeypatch.setenv("CSF_TOOL_VLLM", choice)
+    monkeypatch.setattr(DefaultModelLoader, "load_model", lambda *_, **__: "loaded by vLLM")
+    config = SimpleNamespace(model=str(make(tmp_path)), revision=None)
+    assert loading.loader().load_model(None, config) == "loaded by vLLM"
+
+
+def test_a_choice_that_is_none_ends_the_load_of_a_checkpoint_with_streams(
+    csf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CSF_TOOL_VLLM", "yes")
+    with pytest.raises(ValueError, match="CSF_TOOL_VLLM must be"):
+        loading.loader().load_model(None, SimpleNamespace(model=str(csf), revision=None))
+
+
 def test_a_vllm_that_reads_csf_is_let(csf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from csf_tool.engines.vllm import loader
 

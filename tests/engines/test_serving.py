@@ -62,6 +62,7 @@ def test_unused_the_plugin_imports_nothing_further(offline: tuple[list[Any], str
         "csf_tool",
         "csf_tool.version",
         "csf_tool.engines",
+        "csf_tool.engines.lost_streams",
         "csf_tool.engines.own_reader",
         "csf_tool.engines.version_range",
         "csf_tool.engines.vllm",

@@ -6,7 +6,7 @@ import torch
 
 from csf_tool import ScaleWorkspace
 from csf_tool.codec.formats import MXFP4, NVFP4
-from csf_tool.gpu.layouts import DenseLayout
+from csf_tool.gpu.layouts import AnyLayout, DenseLayout, ScaleLayout
 from tests.gpu.stacks import DEVICE, expected, expert_start, prepared, random_stack
 
 LAYOUTS: tuple[DenseLayout, ...] = ("linear", "swizzled")
@@ -50,3 +50,20 @@ def test_what_does_not_fit_is_refused() -> None:
     meta = small.to("meta")
     with pytest.raises(ValueError, match=f"stacks on {DEVICE}.*, meta"):
         ScaleWorkspace(small, meta)
+
+
+UNFIT: dict[str, tuple[AnyLayout, str]] = {
+    "Marlin's": ("marlin", "the Marlin layout takes rows by 64, the planes have 16"),
+    "turns": (ScaleLayout(interleave=32), "halves of 16 rows cannot take turns by 32"),
+    "another order": (ScaleLayout(row_order=torch.arange(64, device=DEVICE)), "row_order has 64 rows, the planes"),
+    "a table elsewhere": (ScaleLayout(table=torch.zeros(256, dtype=torch.uint8, device="meta")), "table is on meta"),
+}
+
+
+@pytest.mark.parametrize("unfit", UNFIT)
+def test_a_layout_that_no_decode_could_write_is_refused_at_once(unfit: str) -> None:
+    """Whichever of the stacks it is not for: an engine's first request is no place to find out."""
+    layout, message = UNFIT[unfit]
+    fits, other = prepared(random_stack(NVFP4, 1, 64, 4, 0.0)), prepared(random_stack(NVFP4, 1, 16, 4, 0.0))
+    with pytest.raises(ValueError, match=message):
+        ScaleWorkspace(fits, other, layout=layout)

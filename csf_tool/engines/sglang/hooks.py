@@ -8,6 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from csf_tool.engines.lost_streams import refuse_lost_streams
+
 if TYPE_CHECKING:
     import torch
 
@@ -41,11 +43,11 @@ def with_containers(
     """The folder and the files of a model's weights, those of a container whose metadata/ is the model as well.
 
     Raises:
-        CheckpointError: it is a container, and not a shard of it can be read.
+        CheckpointError: it is a container, and not a shard of it can be read; or all its streams are missing.
         EnvironmentFault: the system cannot read it.
     """
     try:
-        return find(loader, model, *args, **options)
+        found = find(loader, model, *args, **options)
     except RuntimeError:
         from csf_tool.engines.containers import container_of
 
@@ -54,3 +56,5 @@ def with_containers(
         from csf_tool.engines.sglang.weights import files_of
 
         return files_of(container)
+    refuse_lost_streams(found[0])
+    return found

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import torch
 
-from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.engines.containers import is_container
 from csf_tool.engines.decoded import Tally, decoded_weights
+from csf_tool.engines.read_files import checkpoint_of
 from csf_tool.engines.sglang.plugin import logger
 from csf_tool.engines.sglang.versions import sglang_reads, warn_of_untested_version
-from csf_tool.loading.tensors import opened
 
 
 def decoded(
     stored: Iterable[tuple[str, torch.Tensor]], files: list[str], device: torch.device
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Stored tensors as SGLang reads them from files, with scales on a device in the place of streams."""
-    checkpoint = checkpoint_of(files)
+    folder = Path(files[0]).parent
+    checkpoint = checkpoint_of(folder.parent if is_container(folder.parent) else folder, files)
     if all(sglang_reads(plane.fmt.name) for plane in checkpoint.planes):
         yield from stored
         return
@@ -28,17 +28,6 @@ def decoded(
     yield from decoded_weights(stored, checkpoint, device, tally)
     seconds = time.perf_counter() - begun
     logger.info("%s: csf-tool %s of the %.2f s that loading took", checkpoint.path, tally, seconds)
-
-
-def checkpoint_of(files: list[str]) -> Checkpoint:
-    """The checkpoint whose shards these files are, or some of them.
-
-    Raises:
-        CheckpointError: it is broken or incomplete.
-        EnvironmentFault: the system cannot read it.
-    """
-    folder = Path(files[0]).parent
-    return opened(folder.parent if is_container(folder.parent) else folder)  # receipts know dtypes and geometries
 
 
 def files_of(container: Path) -> tuple[str, list[str], bool]:

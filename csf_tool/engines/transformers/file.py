@@ -71,7 +71,8 @@ class CsfFile(safe_open[torch.Tensor]):
 def _checkpoint_with(path: Path) -> Checkpoint:
     """A checkpoint that says all of a file's planes: the file alone, or what it is a part of, where that says more."""
     folder = path.parent
-    if known := _folders.get(folder):
+    known = _folders.get(folder)
+    if known and _has(known, path):
         return known
     if is_container(folder.parent):  # its receipts know dtypes and geometries
         checkpoint = opened(folder.parent)
@@ -83,5 +84,11 @@ def _checkpoint_with(path: Path) -> Checkpoint:
                 checkpoint = opened(folder)
             except UsageError:
                 raise alone from None
+            if not _has(checkpoint, path):  # no index lists it
+                raise
     _folders[folder] = checkpoint
     return checkpoint
+
+
+def _has(checkpoint: Checkpoint, path: Path) -> bool:
+    return any(shard.path == path for shard in checkpoint.shards)

@@ -15,9 +15,10 @@ from csf_tool.checkpoint.experts import USUAL
 from csf_tool.engines.expert_groups import ExpertGroup, expert_groups, part_of
 from csf_tool.engines.kept_layer import KeptLayer
 from csf_tool.engines.layer_workspace import LayerWorkspace
-from csf_tool.engines.vllm.kept_experts import HOOKS, backend_of, keeping_compressed
+from csf_tool.engines.vllm.kept_experts import HOOKS, SERVE_DECODED, backend_of, keeping_compressed
 from csf_tool.engines.vllm.plugin import logger
 from csf_tool.engines.vllm.situations import why_not
+from csf_tool.errors import UsageError
 from csf_tool.look.plan import make_plan
 from csf_tool.text import count, escape, size
 
@@ -79,6 +80,17 @@ class KeptModel:
         group = self._group_of.get(scale)
         return group is not None and group in self._layers and self._layers[group][1].kept is not None
 
+    def require_in_use(self, model: torch.nn.Module) -> None:
+        """Check that vLLM has processed the scales of all layers that keep them, and will have them decoded.
+
+        Raises:
+            UsageError: it has taken another method for one of them since, which reads what is not there.
+        """
+        methods = {id(getattr(module, "quant_method", None)) for module in model.modules()}
+        for layer, method in self._layers.values():
+            if method.kept and not (layer.is_done and id(method) in methods):
+                raise UsageError(f"{escape(layer.name)}: vLLM has another method for these experts. {SERVE_DECODED}")
+
     def finish(self) -> None:
         """Say what is kept, and let go of the checkpoint: the layers serve from now on."""
         self._report()
@@ -120,12 +132,15 @@ def keeping(checkpoint: Checkpoint, vllm_config: Any, model_config: Any) -> Iter
         yield None
         return
     config = vllm_config.quant_config
-    original = config.get_quant_method
+    original, another = config.get_quant_method, vars(config).get("get_quant_method")
     config.get_quant_method = lambda layer, prefix: kept.method_of(original, layer, prefix)
     try:
         yield kept
     finally:
-        del config.get_quant_method
+        if another:  # of another plug-in
+            config.get_quant_method = another
+        else:
+            del config.get_quant_method
     kept.finish()
 
 

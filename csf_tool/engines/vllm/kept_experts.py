@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from csf_tool.engines.kept_layer import KeptLayer
+from csf_tool.engines.vllm.kernel_tensors import kernel_tensors
 from csf_tool.errors import UsageError
 
 HOOKS = (
@@ -19,6 +20,8 @@ HOOKS = (
     "apply",
     "apply_monolithic",
 )
+
+SERVE_DECODED = "Serve with decoded scales (CSF_TOOL_VLLM=dense)"
 
 NO_RELOADING = (
     "scales that are kept compressed cannot be loaded again: restart the server, or serve with decoded scales"
@@ -41,12 +44,13 @@ class KeepsCompressed:
         """Have the engine process the scales as if they were dense."""
         if self.kept and self.kept.is_done:
             raise UsageError(f"{self.kept.name}: {NO_RELOADING}")
-        if self.kept:
-            self.kept.fill(layer)
+        kept = self.kept
+        if kept:
+            kept.fill(layer)
         super().process_weights_after_loading(layer)  # type: ignore[misc]
         if self.kept:
             self.settle(layer)
-        if self.kept and not self.kept.finish(layer):
+        if kept and not kept.finish(layer, kernel_tensors(self, layer)) and self.kept:
             self.leave_dense(f"the scales are not where the kernel of {backend_of(self)} reads them")
 
     def get_fused_moe_quant_config(self: Any, layer: Any) -> Any:

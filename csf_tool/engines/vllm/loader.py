@@ -16,6 +16,7 @@ from vllm.config import ModelConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.ep_weight_filter import parse_expert_id
 
+from csf_tool.engines.lost_streams import refuse_lost_streams
 from csf_tool.engines.vllm import keep_choice
 from csf_tool.engines.vllm.model import device_of, is_all_on, missing_on_this_rank
 from csf_tool.engines.vllm.plugin import logger
@@ -36,32 +37,36 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
     """Loads checkpoints with CSF streams as if they were dense, and all others as `DefaultModelLoader` does."""
 
     def __init__(self, load_config: "LoadConfig") -> None:
-        self._keeps, load_config = keep_choice.taken(load_config)
+        self._choice, load_config = keep_choice.taken(load_config)
         super().__init__(load_config)
         self._device = torch.device("cpu")
         self._fills_gpu = False
         self._is_missing: Callable[[str], bool] = lambda _: False
         self._prepared: tuple[tuple[Any, ...], Any] | None = None
         self._kept: KeptModel | None = None
-        self._opened: tuple[str, Checkpoint] | None = None
+        self._opened: Checkpoint | None = None
 
     def load_model(self, vllm_config: "VllmConfig", model_config: ModelConfig, *args: Any, **kwargs: Any) -> nn.Module:
         """See `BaseModelLoader.load_model`; where it is asked for, scales are kept compressed."""
         load: Callable[[], nn.Module] = partial(super().load_model, vllm_config, model_config, *args, **kwargs)
-        checkpoint = self._csf_checkpoint(model_config) if self._keeps else None
+        checkpoint = self._csf_checkpoint(model_config) if self._choice.may_keep else None
         if checkpoint is None:
             return load()
+        self._choice.require_known()
         from csf_tool.engines.vllm.keeping import keeping
 
         try:
             with keeping(checkpoint, vllm_config, model_config) as self._kept:
-                return load()
+                model = load()
+                if self._kept:
+                    self._kept.require_in_use(model)
+                return model
         finally:
             self._kept = self._opened = None
 
     def get_all_weights(self, model_config: ModelConfig, model: nn.Module) -> Weights:
         """See `DefaultModelLoader.get_all_weights`; called for a model that serves, too, to load it anew."""
-        if self._keeps:
+        if self._choice.may_keep:
             from csf_tool.engines.vllm.kept_experts import refuse_reloading
 
             refuse_reloading(model)
@@ -70,19 +75,22 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
 
     def _csf_checkpoint(self, model_config: ModelConfig) -> "Checkpoint | None":
         """The checkpoint of a model's weights; None if it has no streams, or vLLM reads them by itself."""
-        folder, files, use_safetensors, *_ = self._prepare_weights(
-            model_config.model, None, model_config.revision, True, None
-        )
+        try:
+            folder, files, use_safetensors, *_ = self._prepare_weights(
+                model_config.model, None, model_config.revision, True, None
+            )
+        except (RuntimeError, OSError):  # the model may ask for other files; if not, vLLM will say what is missing
+            return None
         formats = formats_in(files) if use_safetensors else set()
-        return None if all(map(vllm_reads, formats)) else self._checkpoint(folder)
+        return None if all(map(vllm_reads, formats)) else self._checkpoint(folder, files)
 
-    def _checkpoint(self, folder: str) -> "Checkpoint":
-        """The checkpoint in a folder; what vLLM leaves out of it is not asked for."""
-        from csf_tool.loading.tensors import opened
+    def _checkpoint(self, folder: str, files: list[str]) -> "Checkpoint":
+        """The checkpoint of these files; what vLLM leaves out of it is not asked for."""
+        from csf_tool.engines.read_files import checkpoint_of, holds
 
-        if not (self._opened and self._opened[0] == folder):
-            self._opened = folder, opened(folder)
-        return self._opened[1]
+        if not (self._opened and holds(self._opened, files)):
+            self._opened = checkpoint_of(folder, files)
+        return self._opened
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
         """See `DefaultModelLoader.load_weights`."""
@@ -130,18 +138,19 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         try:
             folder, files, use_safetensors, *_ = prepared
             formats = formats_in(files) if use_safetensors else set()
+            if use_safetensors and not formats:
+                refuse_lost_streams(folder)
             if all(map(vllm_reads, formats)):  # there are none, say
                 weights: Weights = super()._get_weights_iterator(source)
                 return weights
-            return self._with_scales(source, folder)
+            return self._with_scales(source, self._checkpoint(folder, files))
         finally:
             self._prepared = None
 
-    def _with_scales(self, source: DefaultModelLoader.Source, folder: str) -> Weights:
+    def _with_scales(self, source: DefaultModelLoader.Source, checkpoint: "Checkpoint") -> Weights:
         from csf_tool.engines.vllm.mapped import mapped
 
         warn_of_untested_version()
-        checkpoint = self._checkpoint(folder)
         is_unused = getattr(source, "is_unused_weight", None)
         plain = replace(source, prefix="")
         if is_unused:

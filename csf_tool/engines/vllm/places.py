@@ -13,9 +13,9 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.weight_utils import download_weights_from_hf
 
 from csf_tool.checkpoint.index import INDEX_NAME, find_index
-from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.disk.reader import is_folder
 from csf_tool.engines.containers import container_of
+from csf_tool.loading.tensors import opened
 
 _SAFETENSORS_FORMATS = {"auto", "hf", "safetensors", "fastsafetensors", "instanttensor"}
 
@@ -30,7 +30,7 @@ def weights_in_csf_layout(
     """The folder and the files of a checkpoint with streams that vLLM has not found; None where there is none.
 
     Raises:
-        CheckpointError: it is one, but not a shard of it can be read, or its manifest or index cannot.
+        CheckpointError: it is one, but broken or incomplete.
     """
     if load_config.load_format not in _SAFETENSORS_FORMATS:
         return None
@@ -38,7 +38,7 @@ def weights_in_csf_layout(
     root = container_of(folder) or (folder if _index_lists_streams(folder) else None)
     if root is None:
         return None
-    files = [str(shard.path) for shard in open_checkpoint(root).shards if _is_allowed(shard.name, patterns)]
+    files = [str(shard.path) for shard in opened(root).shards if _is_allowed(shard.name, patterns)]
     prepared = str(root), files, True, INDEX_NAME
     return prepared[: len(get_args(get_type_hints(DefaultModelLoader._prepare_weights)["return"]))]
 

@@ -30,6 +30,8 @@ def _reasons(vllm_config: Any, model_config: Any) -> Iterator[str]:
         yield "weights that arrive while serving are dense"
     if getattr(vllm_config, "lora_config", None) is not None:
         yield "LoRA replaces the experts' method"
+    if getattr(getattr(vllm_config, "quant_config", None), "online_quantization_config", None) is not None:
+        yield "quantising again while loading (online) replaces the experts' method"
     if _offloads(getattr(vllm_config, "offload_config", None)):
         yield "offloading moves the weights to the host"
     if _is_draft(vllm_config, model_config):
