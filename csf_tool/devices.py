@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from csf_tool.errors import EnvironmentFault, UsageError, not_installed
-from csf_tool.text import count
+from csf_tool.text import count, first_line
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 """Variable that says which GPUs CUDA may see."""
@@ -106,7 +106,7 @@ def why_no_gpu(device: str) -> str | None:
     try:
         import torch
     except Exception as error:  # a library of CUDA's is missing or of another version: any error
-        return f"torch cannot be loaded: {str(error).partition(chr(10))[0] or type(error).__name__}"
+        return f"torch cannot be loaded: {first_line(error)}"
     if not torch.cuda.is_available():
         if _all_hidden():
             return f"{_VISIBLE} hides all GPUs"

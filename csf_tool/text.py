@@ -93,3 +93,8 @@ def some(names: Sequence[str], most: int, of: int | None = None, word: str = "an
     shown = names[:most]
     others = (len(names) if of is None else of) - len(shown)
     return f"{', '.join(shown)} {word} {others:,} more" if others > 0 else ", ".join(shown)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what another package's error says; the error's name where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

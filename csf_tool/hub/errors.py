@@ -13,7 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from csf_tool.cancel import Stopped
 from csf_tool.codes import Code
 from csf_tool.errors import CheckpointError, CsfToolError, EnvironmentFault, UsageError
-from csf_tool.text import brief, count
+from csf_tool.text import brief, count, first_line
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -164,7 +164,7 @@ def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
     if isinstance(error, OfflineModeIsEnabled):
         return EnvironmentFault(f"{ref}: the network is off, because HF_HUB_OFFLINE is set")
     if isinstance(error, HFValidationError):
-        return UsageError(f"{ref}: cannot be the name of a repository or revision: {_first_line(error)}")
+        return UsageError(f"{ref}: cannot be the name of a repository or revision: {first_line(error)[:_LONGEST_TEXT]}")
     if isinstance(error, Refused):
         return _refused(error, ref, tries)
     if isinstance(error, NetworkError) and (unresolved := _unresolved(error)):
@@ -175,12 +175,12 @@ def error_for(error: BaseException, ref: HubRef, tries: int) -> CsfToolError:
         )
     if isinstance(error, NetworkError | WrongLength):
         return EnvironmentFault(
-            f"{ref}: no complete answer in {count(tries, 'try')}. The last error: {_first_line(error)}: "
+            f"{ref}: no complete answer in {count(tries, 'try')}. The last error: {first_line(error)[:_LONGEST_TEXT]}: "
             f"check the network, the proxy and HF_ENDPOINT (now {_without_password(ref.endpoint)})"
         )
     if isinstance(error, OSError) and error.strerror:
         return EnvironmentFault(f"{ref}: cannot be fetched: {error.strerror}")
-    return no_hub(ref, f"{type(error).__name__}: {_first_line(error)}")
+    return no_hub(ref, f"{type(error).__name__}: {first_line(error)[:_LONGEST_TEXT]}")
 
 
 def _url_of(error: BaseException) -> str:
@@ -243,8 +243,3 @@ def _refused(error: Refused, ref: HubRef, tries: int) -> CsfToolError:
             f"{ref}: the server failed {count(tries, 'time')}, last with status {status}: run the command again later"
         )
     return EnvironmentFault(f"{ref}: the server answers with status {status}: {reason}")
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return text[0][:_LONGEST_TEXT] if text else type(error).__name__

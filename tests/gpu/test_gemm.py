@@ -128,5 +128,7 @@ def test_products_that_are_compared_are_finite_and_tell_scales_apart(stack: Work
     without = decompress_csf_scales(without_exceptions(streams))
     other = without.view(torch.uint8) != layer.dense.view(torch.uint8)
     wrong = product(x, layer.weight, without, [1, 1])
-    assert torch.equal((right != wrong)[:-1], other.any(2).cpu())
-    assert 10 < other.any(2).sum() < other.any(2).numel()
+    changed, differs = other.any(2).cpu(), (right != wrong)[:-1]
+    assert not (differs & ~changed).any()
+    assert differs.sum() > 0.9 * changed.sum()  # a small weight's change may be lost in rounding
+    assert 10 < changed.sum() < changed.numel()
