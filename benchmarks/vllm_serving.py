@@ -5,10 +5,10 @@ Makes a model of random weights at Qwen3.8's geometry (512 experts, hidden 2560,
 of serving it runs in a process of its own: dense, mode 1 and mode 2 with vLLM's own back end, dense and mode 2 with
 the emulation, which takes scales as they are. Compared are tokens and log-probabilities, to the bit; measured are bytes
 on the device, seconds of loading, and tokens a second, medians of `--repeat`. With the back end that vLLM chooses, the
-model is loaded so often, and once more, before the one that serves: the first load is shown by itself, for it imports
-modules and makes kernels ready, too. Of the others the memory is shown that one took at most, of the process (resident,
-with mapped files) and of the device: the least of them, for vLLM may hold models that were let go. Runs are repeated in
-a second and third round as long as the time lasts; their samples are put together.
+model is loaded `--loads` times, and once more, before the one that serves: the first load is shown by itself, for it
+imports modules and makes kernels ready, too. Of the others the memory is shown that one took at most, of the process
+(resident, with mapped files) and of the device: the least of them, for vLLM may hold models that were let go. Runs are
+repeated in a second and third round as long as the time lasts; their samples are put together.
 
 usage: PYTHONPATH=. python benchmarks/vllm_serving.py FOLDER [--layers 4] [--limit 420] [--out FILE.json] [--ways ...]
 
@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--limit", type=float, default=420, help="seconds that all may take")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--loads", type=int, default=3, help="loads that are measured after the first in each process")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--out", type=Path)
@@ -137,7 +138,15 @@ def served(args: argparse.Namespace, name: str, seconds: float) -> dict[str, Any
 
 def run(args: argparse.Namespace, options: list[str], env: dict[str, str], seconds: float) -> str:
     command = [sys.executable, __file__, str(args.folder), "--layers", str(args.layers), *options]
-    command += ["--repeat", str(args.repeat), "--tokens", str(args.tokens), *(["--tiny"] if args.tiny else [])]
+    command += [
+        "--repeat",
+        str(args.repeat),
+        "--loads",
+        str(args.loads),
+        "--tokens",
+        str(args.tokens),
+        *(["--tiny"] if args.tiny else []),
+    ]
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         try:
             done = subprocess.run(command, env=env, stdout=log, stderr=log, timeout=seconds, cwd=ROOT)
@@ -237,7 +246,7 @@ def difference(wanted: list[Any], own: list[Any]) -> str:
 
 def serve(folder: Path, way: Way, args: argparse.Namespace) -> None:
     began = time.monotonic()
-    measure_loading(0 if way.backend else args.repeat)
+    measure_loading(0 if way.backend else args.loads)
     from vllm import LLM, SamplingParams
 
     tiny: dict[str, Any] = {"enforce_eager": True} if args.tiny else {}
