@@ -225,17 +225,20 @@ def run_layouts(bench: Bench) -> None:
     rows, experts, sets = bench.work.rows, bench.work.experts, bench.sets
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(1)).to(bench.device)
     table = torch.randperm(256, generator=torch.Generator().manual_seed(2)).to(bench.device, torch.uint8)
+    marlins = table.clone()  # shifts all scales that are normal numbers
+    marlins[8:136] = torch.arange(128, 256)
     layouts = {
         "linear": ScaleLayout(),
-        "linear, by a table": ScaleLayout(table=table),
+        "linear, by any table": ScaleLayout(table=table),
         "swizzled": ScaleLayout("swizzled"),
         "swizzled, swapped": ScaleLayout("swizzled", swap_halves=True),
         "swizzled, turns of 64": ScaleLayout("swizzled", swap_halves=True, interleave=64),
         "swizzled, shuffled": ScaleLayout("swizzled", row_order=order),
         "linear, shuffled": ScaleLayout(row_order=order),
         "marlin": ScaleLayout("marlin"),
-        "marlin, by a table": ScaleLayout("marlin", table=table),
-        "marlin, swapped, by a table": ScaleLayout("marlin", swap_halves=True, table=table),
+        "marlin, by any table": ScaleLayout("marlin", table=table),
+        "marlin, by its table": ScaleLayout("marlin", table=marlins),
+        "marlin, swapped, by its table": ScaleLayout("marlin", swap_halves=True, table=marlins),
     }
     ids = [torch.randperm(experts, generator=torch.Generator().manual_seed(t))[:8].int() for t in range(16)]
     chosen = [each.to(bench.device) for each in ids]

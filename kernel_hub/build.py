@@ -34,6 +34,7 @@ SOURCES = (
     "gpu/layout_kernels.py",
     "gpu/layouts.py",
     "gpu/routing.py",
+    "gpu/routing_kernels.py",
     "gpu/scales.py",
     "gpu/streams.py",
     "gpu/workspace.py",

@@ -1,4 +1,4 @@
-"""Which experts of a stack are active, by a caller's routing, as the programs of a kernel find it."""
+"""The experts that a kernel decodes: a program finds by a caller's routing which of a stack are active."""
 
 import triton
 import triton.language as tl
