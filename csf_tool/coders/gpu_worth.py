@@ -7,27 +7,25 @@ worth a GPU from some size on.
 
 from csf_tool.devices import cores
 
-GPU_START_SECONDS = 5.0
-"""Time until a GPU has encoded its first plane: importing torch, CUDA, and a kernel that is compiled or loaded.
+GPU_START_SECONDS = 3.3
+"""Time until a GPU has encoded its first plane: importing torch, CUDA, and a kernel that is compiled or loaded."""
 
-On the machine of an H200, of 16 cores, 2026-11-30: importing torch took 3 to 4 s, the rest 1 to 2 s.
-"""
+GPU_BYTES_PER_SECOND = 350e6
+"""Scales that are read, encoded on a GPU, decoded again by the CPU and kept: the kernel alone would do 450 GB."""
 
-GPU_BYTES_PER_SECOND = 500e6
-"""Scales that are read, encoded on a GPU, decoded again by the CPU and kept.
+CORE_BYTES_PER_SECOND = 55e6
+"""Scales that one job encodes, decodes again and keeps."""
 
-An estimate, not yet measured: the kernel takes 0.35 ms for 157 MB (H200, 2026-11-30), the CPU does the rest.
-"""
+_GAIN_OF_JOBS = 0.6
+"""So many times the work of one job is done by n: n to this power. They are threads of one interpreter."""
 
-CORE_BYTES_PER_SECOND = 90e6
-"""Scales that one core encodes, decodes again and keeps: `compress --jobs 1` of two layers, 315 MB, took 3.5 s of it.
-
-On a VM of 2 cores (AMD EPYC), 2026-11-30, NVFP4. With both cores in use it was 72 MB each. The encoder alone did 65 to
-170 MB a second on planes of NVFP4, 60 to 265 MB on those of MXFP4, whose windows are narrower.
-"""
+# All of them: `compress --dry-run` of 1 and 4 layers of 157 MB, NVFP4, on the machine of an H200 (16 cores), 2026-11-30
+# (benchmarks/devices.py): 3.05 and 5.24 s on the CPU, 3.92 and 5.26 s on the GPU. On a VM of 2 cores one job did 90 MB
+# a second and two of them 72 MB each.
 
 
 def gpu_pays(nbytes: int, jobs: int) -> bool:
     """Whether a GPU, started now, encodes so many bytes of scales sooner than so many jobs do on the CPU."""
     at_work = max(1, min(jobs, cores()))
-    return GPU_START_SECONDS + nbytes / GPU_BYTES_PER_SECOND < nbytes / (at_work * CORE_BYTES_PER_SECOND)
+    on_cpu = nbytes / (CORE_BYTES_PER_SECOND * at_work**_GAIN_OF_JOBS)
+    return GPU_START_SECONDS + nbytes / GPU_BYTES_PER_SECOND < on_cpu
