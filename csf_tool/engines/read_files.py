@@ -8,24 +8,46 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from csf_tool.checkpoint.checkpoint import Checkpoint
-from csf_tool.checkpoint.config import covering_recipe
-from csf_tool.checkpoint.open import open_shards
+from csf_tool.checkpoint.config import CONFIG_FILES, covering_recipe
+from csf_tool.checkpoint.open import open_checkpoint, open_shards
+from csf_tool.checkpoint.problems import obstacles
 from csf_tool.codes import Code
+from csf_tool.disk.reader import is_file
 from csf_tool.loading.tensors import opened
 
 
 def checkpoint_of(folder: str | os.PathLike[str], files: Iterable[str]) -> Checkpoint:
-    """The checkpoint in a folder, or the one that its files alone are, where one of them is no shard of the first.
+    """The checkpoint in a folder, or the one that its files alone are: where one of them is no shard of the first.
+
+    So, too, where nothing is wrong with the first but files that no index lists, and the engine does not read.
 
     Raises:
         CheckpointError: it is broken or incomplete, or two of the files hold a tensor of the same name.
         EnvironmentFault: the system cannot read it.
     """
-    checkpoint = opened(folder)
-    if not holds(checkpoint, files):
+    files = list(files)
+    checkpoint = open_checkpoint(folder)
+    others_at_fault = _only_others_are_at_fault(checkpoint, files)
+    if not others_at_fault:
+        opened(checkpoint)
+    if others_at_fault or not holds(checkpoint, files):
         checkpoint = opened(open_shards(Path(folder), sorted(os.path.relpath(file, folder) for file in files)))
     require_scales(checkpoint)
     return checkpoint
+
+
+def _only_others_are_at_fault(checkpoint: Checkpoint, files: Iterable[str]) -> bool:
+    """Whether nothing is wrong but with files beside the ones that an index lists, of which the engine reads none."""
+    if not checkpoint.index:
+        return False
+    read = {os.path.realpath(file) for file in files}
+    at_fault = {problem.file for problem in obstacles(checkpoint.problems)} - {*CONFIG_FILES}
+    return bool(at_fault) and all(
+        file not in checkpoint.index.shards
+        and is_file(checkpoint.root / file)
+        and os.path.realpath(checkpoint.root / file) not in read
+        for file in at_fault
+    )
 
 
 def holds(checkpoint: Checkpoint, files: Iterable[str]) -> bool:

@@ -101,6 +101,9 @@ ARRANGEMENTS: dict[str, Make] = {
     "Mistral's file of the same": lambda f: beside(f, consolidated=everything()),
     "Mistral's file of other scales": lambda f: beside(f, consolidated=other(everything())),
     "Mistral's file of other names": lambda f: beside(f, consolidated=other(everything(), "x.")),
+    "a draft model with some of the model's": lambda f: beside(
+        f, mtp=[*everything()[:1], *other(everything(), "mtp.")]
+    ),
     "an index that vLLM does not know": lambda f: beside(f, "other.safetensors.index.json"),
     "the index of a variant": lambda f: beside(f, "model.safetensors.index.fp4.json"),
     "an unknown index, and more": lambda f: beside(f, "other.safetensors.index.json", z=other(everything(), "x.")),
