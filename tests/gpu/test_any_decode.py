@@ -13,7 +13,7 @@ from csf_tool import ScaleLayout
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.gpu.layouts import DenseLayout
 from csf_tool.gpu.scales import decompress_csf_scales
-from tests.gpu.stacks import DEVICE, Stack, all_exceptions, on_device, prepared, random_stack
+from tests.gpu.stacks import DEVICE, Bytes, Stack, all_exceptions, on_device, prepared, random_stack
 from tests.gpu.test_layouts import expected
 
 POISON = 0xA5
@@ -23,7 +23,7 @@ POISON = 0xA5
 def stacks(draw: st.DrawFn) -> Stack:
     """Few rows and many, ragged rows and whole chunks, one expert and more than a block; no exceptions, some, only."""
     fmt: CsfFormat = draw(st.sampled_from([NVFP4, MXFP4]))
-    rows = 16 * draw(st.sampled_from([1, 2, 3, 4, 5, 8, 9, 12]))
+    rows = 16 * draw(st.sampled_from([1, 2, 3, 4, 5, 8, 9, 12, 16]))
     cols = fmt.column_multiple * draw(st.integers(1, 9))
     experts = draw(st.sampled_from([1, 2, 5, 33, 70] if rows < 64 else [1, 2, 5]))
     outside = draw(st.sampled_from([0.0, 0.01, 0.3, None]))
@@ -33,13 +33,25 @@ def stacks(draw: st.DrawFn) -> Stack:
 
 
 @st.composite
+def tables(draw: st.DrawFn) -> Bytes:
+    """Any bytes, and among them a run that is merely shifted, up or down: of none, some or all that scales have."""
+    table = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 256, 256, np.uint8)
+    low = draw(st.sampled_from([0, 1, 8, 100]))
+    length = draw(st.sampled_from([0, 20, 119, 127, 256])) if low else draw(st.sampled_from([0, 127, 256]))
+    bytes_ = np.arange(low, min(256, low + length))
+    by = draw(st.integers(-low, 256 - (low + len(bytes_))))
+    table[bytes_] = bytes_ + by
+    return table
+
+
+@st.composite
 def layouts(draw: st.DrawFn, rows: int, cols: int) -> ScaleLayout:
     """Rows as they are, with halves swapped, interleaved or in any order; bytes as they are or by a table."""
     forms: list[DenseLayout] = ["linear", "swizzled", "marlin"]
     if rows % 64 or cols == 1:
         forms.remove("marlin")
     random = np.random.default_rng(draw(st.integers(0, 99)))
-    table = on_device(random.integers(0, 256, 256, np.uint8)) if draw(st.booleans()) else None
+    table = on_device(draw(tables())) if draw(st.booleans()) else None
     form = draw(st.sampled_from(forms))
     if draw(st.booleans()):
         dtype = draw(st.sampled_from([torch.int32, torch.int64]))
