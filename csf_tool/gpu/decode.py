@@ -200,5 +200,5 @@ def _routed_grid(experts: int, items: int, device: torch.device) -> tuple[int, i
     block = int(routing_kernels.EXPERT_BLOCK)
     blocks = triton.cdiv(experts, block)
     block_items = min(experts, block) * items
-    rounds = triton.cdiv(block_items * blocks, _ROUTED_PROGRAMS_PER_SM * multiprocessors(device))
+    rounds = max(1, triton.cdiv(block_items * blocks, _ROUTED_PROGRAMS_PER_SM * multiprocessors(device)))  # no experts
     return blocks, triton.cdiv(block_items, rounds)

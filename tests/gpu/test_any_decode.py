@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from csf_tool import ScaleLayout
 from csf_tool.codec.formats import MXFP4, NVFP4, CsfFormat
 from csf_tool.gpu.layouts import DenseLayout
-from csf_tool.gpu.scales import decompress_csf_scales
+from csf_tool.gpu.scales import decompress_csf_scales, prepare_csf_scales
 from tests.gpu.stacks import DEVICE, Bytes, Stack, all_exceptions, on_device, prepared, random_stack
 from tests.gpu.test_layouts import expected
 
@@ -135,3 +136,18 @@ def test_threads_share_a_stack() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert [*threads.map(wrong_bytes, [0, 1, 2, 3] * 2)] == [0] * 8
+
+
+def test_a_stack_without_experts_is_decoded_by_any_routing() -> None:
+    empty = torch.zeros(0, dtype=torch.int32, device=DEVICE)
+    scales = prepare_csf_scales(NVFP4, empty.to(torch.uint8), empty, [], rows=16, cols=4)
+    ids = torch.zeros(200, dtype=torch.int32, device=DEVICE)
+    routings: tuple[dict[str, Any], ...] = (
+        {},
+        {"expert_start": ids[:1]},
+        {"topk_ids": ids[:8]},
+        {"topk_ids": ids},
+        {"topk_ids": empty},
+    )
+    for routing in routings:
+        assert decompress_csf_scales(scales, **routing).shape == (0, 16, 4)
