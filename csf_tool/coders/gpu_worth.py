@@ -5,6 +5,8 @@ take it ten times as long (docs/performance.md). Encoding takes a core more than
 worth a GPU from some size on.
 """
 
+import math
+
 from csf_tool.devices import cores
 
 GPU_START_SECONDS = 3.3
@@ -27,5 +29,5 @@ _GAIN_OF_JOBS = 0.6
 def gpu_pays(nbytes: int, jobs: int) -> bool:
     """Whether a GPU, started now, encodes so many bytes of scales sooner than so many jobs do on the CPU."""
     at_work = max(1, min(jobs, cores()))
-    on_cpu = nbytes / (CORE_BYTES_PER_SECOND * at_work**_GAIN_OF_JOBS)
+    on_cpu = nbytes / (CORE_BYTES_PER_SECOND * math.pow(at_work, _GAIN_OF_JOBS))
     return GPU_START_SECONDS + nbytes / GPU_BYTES_PER_SECOND < on_cpu

@@ -85,7 +85,8 @@ class Items(NamedTuple):
 class ScaleLayout:
     """Layout of dense scales for which a name alone is not enough: order of rows, and a table for the bytes.
 
-    Rows come first, then the form. Make it once, for it is checked then, and use it for all stacks with such planes.
+    Rows come first, then the form. Make it once, outside of graphs, and use it for all stacks with such planes: it is
+    checked then, and its tensors are read, for which the host waits. Later changes to them have no effect.
 
     Raises:
         TypeError: a field is of the wrong kind or dtype.
