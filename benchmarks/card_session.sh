@@ -2,8 +2,9 @@
 # Everything that a short loan of a GPU is for, in one call of eight minutes at most: checks, then times, most wanted
 # first. Each step writes its figures when it ends, so that a run that is cut off leaves what it has.
 #
-# usage: benchmarks/card_session.sh FOLDER [first|commands|rest]
+# usage: benchmarks/card_session.sh FOLDER [first|sanitize|commands|rest]
 #   first     (the default) checks; the decode's candidates
+#   sanitize  compute-sanitizer on all paths of the kernels
 #   commands  expand, verify and load_file on the CPU, the GPU and with auto, in /dev/shm
 #   rest      csf-tool bench as a whole; compute-sanitizer on the products
 # Products from compressed scales have benchmarks/fused_session.sh.
@@ -14,6 +15,11 @@ say "part $part"
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2> /dev/null | head -n 1)
 case $part in
+sanitize)
+    # By themselves: beside other programs they do not end in twice the time.
+    step memcheck 240 "$sanitizer" --tool memcheck --error-exitcode 9 "$python" benchmarks/gpu_check.py --sanitize
+    step racecheck 240 "$sanitizer" --tool racecheck --error-exitcode 9 "$python" benchmarks/gpu_check.py --sanitize
+    ;;
 first)
     # While kernels are compiled and bytes are checked nothing is timed, so all of it runs side by side.
     step flashinfer 120 "$python" -c 'from csf_tool.bench import flashinfer; print(flashinfer.missing())' &
@@ -21,19 +27,16 @@ first)
     for only in "bold row" "all active" "clustered" "unrouted"; do
         step "compile_${only// /_}" 150 "$python" benchmarks/decode_candidates.py --only "$only" --repeats 2 &
     done
-    [ -z "$sanitizer" ] || step memcheck 200 "$sanitizer" --tool memcheck --error-exitcode 9 "$python" benchmarks/gpu_check.py --sanitize &
     wait
     say "checked and compiled"
     step decode 110 "$python" benchmarks/decode_candidates.py --json "$out/decode.jsonl" --only "bold row" "all active" clustered floor
-    [ $((SECONDS - begun)) -gt 400 ] || [ -z "$sanitizer" ] ||
-        step racecheck $((460 - SECONDS + begun)) "$sanitizer" --tool racecheck --error-exitcode 9 "$python" benchmarks/gpu_check.py --sanitize
     ;;
 commands)
     step devices 450 "$python" benchmarks/devices.py /dev/shm/csf-tool-devices --layers 1 4 16 --repeat 2 2 1 --seconds 400 --json "$out/devices.jsonl"
     rm -rf /dev/shm/csf-tool-devices
     ;;
 rest)
-    step decode_rest 110 "$python" benchmarks/decode_candidates.py --json "$out/decode.jsonl" --only layouts "few active" unrouted "other stacks" "large planes"
+    step decode_rest 110 "$python" benchmarks/decode_candidates.py --json "$out/decode.jsonl" --only layouts unrouted "other stacks" "large planes" MXFP4
     step bench 200 "$python" benchmarks/gpu_check.py --no-checks --json "$out/bench.json"
     if [ -n "$sanitizer" ]; then
         step racecheck_products 70 "$sanitizer" --tool racecheck --error-exitcode 9 "$python" benchmarks/fused.py --check

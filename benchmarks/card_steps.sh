@@ -4,6 +4,9 @@ set -uo pipefail
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 export PYTHONPATH=$PWD
+# Compiled once for all processes: where Python may not write beside its sources, each takes seconds for it, torch's most.
+export PYTHONPYCACHEPREFIX=${PYTHONPYCACHEPREFIX:-/tmp/csf-tool-pycache}
+unset PYTHONDONTWRITEBYTECODE
 python=${PYTHON:-python3}
 begun=$SECONDS
 
