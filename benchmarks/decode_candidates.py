@@ -28,7 +28,7 @@ from notes import Note
 from csf_tool.bench import flashinfer
 from csf_tool.bench.rivals import FLOOR_TILES, streamer
 from csf_tool.bench.timing import time_graph
-from csf_tool.bench.workloads import WORKLOADS, Workload, expert_start, make_streams
+from csf_tool.bench.workloads import WORKLOADS, Workload, choices, expert_start, make_streams
 from csf_tool.codec.formats import NVFP4, POSITION_BITS, POSITION_MASK
 from csf_tool.codec.prepared import PIECE_BYTES
 from csf_tool.gpu import decode as product
@@ -144,7 +144,7 @@ def run_routed(bench: Bench, active: int, form: str) -> None:
     """Every way to decode `active` experts."""
     experts, sets = bench.work.experts, bench.sets
     turns = 16 if bench.device.type == "cuda" and active < experts else 1
-    chosen = [torch.randperm(experts, generator=torch.Generator().manual_seed(t))[:active] for t in range(turns)]
+    chosen = choices(experts, active, turns)
     ids = [each.int().to(bench.device) for each in chosen]
     starts = [expert_start(experts, each, 1, bench.device) for each in chosen]
     want = bench.wanted(form, ids[0])
@@ -240,8 +240,7 @@ def run_layouts(bench: Bench) -> None:
         "marlin, by its table": ScaleLayout("marlin", table=marlins),
         "marlin, swapped, by its table": ScaleLayout("marlin", swap_halves=True, table=marlins),
     }
-    ids = [torch.randperm(experts, generator=torch.Generator().manual_seed(t))[:8].int() for t in range(16)]
-    chosen = [each.to(bench.device) for each in ids]
+    chosen = [each.int().to(bench.device) for each in choices(experts, 8, 16)]
     for name, layout in layouts.items():
         for active, turns in (("all", 1), ("8", 16)):
 

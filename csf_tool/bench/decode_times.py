@@ -10,7 +10,7 @@ from csf_tool.bench.case import ROUTINGS, Case
 from csf_tool.bench.flashinfer_times import time_flashinfer
 from csf_tool.bench.results import CaseResult, Measure
 from csf_tool.bench.timing import time_eager
-from csf_tool.bench.workloads import ACTIVE_EXPERTS, WrongBytes, expert_start, places_of
+from csf_tool.bench.workloads import ACTIVE_EXPERTS, WrongBytes, choices, expert_start, places_of
 from csf_tool.gpu.layouts import DenseLayout
 from csf_tool.gpu.scales import decompress_csf_scales
 
@@ -67,8 +67,7 @@ def _time_decode(case: Case) -> list[Measure]:
 def _time_few(case: Case) -> list[Measure]:
     """The decode of a few experts, chosen anew for each launch, by either form of a routing."""
     experts, device = case.work.experts, case.device
-    seeds = [torch.Generator().manual_seed(seed) for seed in range(ROUTINGS)]
-    chosen = [torch.randperm(experts, generator=seed)[:ACTIVE_EXPERTS] for seed in seeds]
+    chosen = choices(experts, ACTIVE_EXPERTS, ROUTINGS)
     starts = [expert_start(experts, ids, 1, device) for ids in chosen]
     ids_of = [ids.int().to(device) for ids in chosen]
 

@@ -9,7 +9,7 @@ import torch
 from csf_tool.bench import flashinfer
 from csf_tool.bench.case import ROUTINGS, Case
 from csf_tool.bench.results import Measure
-from csf_tool.bench.workloads import WrongBytes
+from csf_tool.bench.workloads import WrongBytes, choices
 from csf_tool.gpu.scales import decompress_csf_scales
 
 RivalLayout = Literal["linear", "swizzled"]
@@ -48,8 +48,7 @@ def _time_choices(
     case: Case, expands: Sequence[flashinfer.Expand], outs: list[torch.Tensor], layout: RivalLayout, active: int
 ) -> list[Measure]:
     """The decode of some experts, chosen anew for each set, by this decoder and by FlashInfer."""
-    seeds = [torch.Generator().manual_seed(seed) for seed in range(ROUTINGS)]
-    ids = [torch.randperm(case.work.experts, generator=seed)[:active].int().to(case.device) for seed in seeds]
+    ids = [chosen.int().to(case.device) for chosen in choices(case.work.experts, active, ROUTINGS)]
     sets = case.sets * ROUTINGS
 
     def ours(i: int) -> object:

@@ -77,6 +77,12 @@ def make_streams(work: Workload, device: torch.device) -> CsfStreams:
     return CsfStreams.of(work.format, fixed, words, strays.sum(1).tolist(), work.rows, work.cols)
 
 
+def choices(experts: int, active: int, number: int) -> list[torch.Tensor]:
+    """So many different random choices of active experts: int64 `[active]` each, on the CPU."""
+    seeds = [torch.Generator().manual_seed(seed) for seed in range(number)]
+    return [torch.randperm(experts, generator=seed)[:active] for seed in seeds]
+
+
 def expert_start(experts: int, chosen: torch.Tensor, tokens: int, device: torch.device) -> torch.Tensor:
     """The routing in which the `chosen` experts have `tokens` tokens each, and no others any: int32 `[experts + 1]`."""
     ends = torch.zeros(experts + 1, dtype=torch.int32)

@@ -8,6 +8,7 @@ import torch
 from triton.errors import TritonError
 
 from csf_tool.errors import EnvironmentFault
+from csf_tool.text import first_line
 
 _FAILURES = (RuntimeError, TritonError, subprocess.CalledProcessError)
 """Errors of torch and CUDA; of Triton; of the C compiler and the assembler that Triton calls."""
@@ -26,6 +27,5 @@ def named_for(device: str, *, replaceable: bool = True) -> Iterator[None]:
         way_out = ", or use --device cpu" if replaceable else ""
         raise EnvironmentFault(f"{device}: not enough free memory: free some{way_out}") from error
     except _FAILURES as error:
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         way_out = ": --device cpu works without it" if replaceable else ""
-        raise EnvironmentFault(f"{device}: {reason.rstrip('.')}{way_out}") from error
+        raise EnvironmentFault(f"{device}: {first_line(error).rstrip('.')}{way_out}") from error
