@@ -16,9 +16,18 @@ say "part $part"
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2> /dev/null | head -n 1)
 case $part in
 sanitize)
-    # By themselves: beside other programs they do not end in twice the time.
-    step memcheck 240 "$sanitizer" --tool memcheck --error-exitcode 9 "$python" benchmarks/gpu_check.py --sanitize
-    step racecheck 240 "$sanitizer" --tool racecheck --error-exitcode 9 "$python" benchmarks/gpu_check.py --sanitize
+    # A process for each stack: first without the sanitizer, to compile what then is there for it.
+    parts=12
+    sanitized() {
+        local part
+        for ((part = 0; part < parts; part++)); do
+            step "$1_$part" "$2" "${@:3}" "$python" benchmarks/gpu_check.py --sanitize "$part/$parts" &
+        done
+        wait
+    }
+    sanitized compile 150
+    sanitized memcheck 150 "$sanitizer" --tool memcheck --error-exitcode 9
+    sanitized racecheck 150 "$sanitizer" --tool racecheck --error-exitcode 9
     ;;
 first)
     # While kernels are compiled and bytes are checked nothing is timed, so all of it runs side by side.

@@ -4,6 +4,7 @@
     python benchmarks/gpu_check.py --no-bench # the checks alone
     compute-sanitizer --tool memcheck  python benchmarks/gpu_check.py --sanitize
     compute-sanitizer --tool racecheck python benchmarks/gpu_check.py --sanitize
+    python benchmarks/gpu_check.py --sanitize 0/12   # the first of twelve parts, which may run side by side
 
 Needs the extra "gpu" and a CUDA device. It exits with 1 at the first difference.
 """
@@ -353,17 +354,17 @@ def check_consumers() -> None:
     print(f"  compiled against eager: {float((eager[0] == got[0]).float().mean()):.2%} of the code bytes are the same")
 
 
-def sanitize() -> None:
-    """Every path of the kernels on small stacks: for compute-sanitizer, which is slow."""
+def sanitize(part: int, parts: int) -> None:
+    """Every path of the kernels on small stacks, or a part of them: for compute-sanitizer, which is slow."""
     shapes = [(NVFP4, 144, 160), (NVFP4, 320, 40), (NVFP4, 48, 6), (NVFP4, 192, 24), (MXFP4, 144, 72), (MXFP4, 192, 9)]
-    for fmt, rows, cols in shapes:
-        for share in (0.002, 0.3):  # without leads, and with
-            work = Workload(f"{fmt.title} {rows}x{cols}", fmt, 3, rows, cols, share)
-            check_streams(work, f"{share:.1%}", make_streams(work, DEVICE))
-            check_routing(work)
-            check_layouts(work)
+    cases = [(shape, share) for shape in shapes for share in (0.002, 0.3)]  # without leads, and with
+    for (fmt, rows, cols), share in cases[part::parts]:
+        work = Workload(f"{fmt.title} {rows}x{cols}", fmt, 3, rows, cols, share)
+        check_streams(work, f"{share:.1%}", make_streams(work, DEVICE))
+        check_routing(work)
+        check_layouts(work)
         check_encoder(replace(work, experts=2))
-    print("sanitize: all paths ran")
+    print(f"sanitize: all paths of {len(cases[part::parts])} of {len(cases)} stacks ran")
 
 
 def timed(name: str, check: Callable[..., None], *args: object) -> None:
@@ -391,13 +392,13 @@ def check_all() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sanitize", action="store_true", help="small stacks only, for compute-sanitizer")
+    parser.add_argument("--sanitize", metavar="I/N", nargs="?", const="0/1", help="small stacks, for compute-sanitizer")
     parser.add_argument("--no-checks", action="store_true", help="the timings alone")
     parser.add_argument("--no-bench", action="store_true", help="the checks alone")
     parser.add_argument("--json", type=Path, help="write the timings there too")
     options = parser.parse_args()
     if options.sanitize:
-        sanitize()
+        sanitize(*map(int, options.sanitize.split("/")))
         return
     if not options.no_checks:
         check_all()
