@@ -64,6 +64,7 @@ def lines_of(command: list[str], env: dict[str, str], seconds: float) -> Iterato
         timer.cancel()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def child(args: Any, *options: str) -> list[str]:
