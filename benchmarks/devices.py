@@ -271,7 +271,8 @@ def main() -> None:
     if "cuda" in options.devices:
         note(start=python(STARTS, "cuda"))
     for device in [device for device in options.devices if device in ("cpu", "cuda")]:
-        note(load=device, found=python(LOADS, device, str(next(one.glob("csf/*.safetensors")))))
+        for process in ("first", "second"):  # which finds kernels compiled
+            note(load=device, process=process, found=python(LOADS, device, str(next(one.glob("csf/*.safetensors")))))
     opening = min(run(tool("stats", one / "dense")) for _ in range(3))
     note(opening=opening)
     repeats = options.repeat * len(options.layers) if len(options.repeat) == 1 else options.repeat
