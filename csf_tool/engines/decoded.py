@@ -1,17 +1,20 @@
 """The weights that an engine reads from files, with every pair of streams replaced by the scale that it stands for.
 
 The engine chooses what is read, and in which order: all that it leaves out is left out here, too. The planes are read,
-checked and decoded by `csf_tool.loading`, in a thread beside it while it copies their neighbours. Where these go to a
-GPU as they are, it may bring them there in the same way: an engine copies them one by one, from pageable memory.
+checked and decoded by `csf_tool.loading`: for a GPU in a thread beside it while it copies their neighbours. Where these
+go to a GPU as they are, it may bring them there in the same way: an engine copies them one by one, from pageable memory.
+For a CPU they are decoded in the engine's own thread. Beside it, both threads would hand Python's lock to one another
+thousands of times, which takes longer than to decode.
 """
 
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -25,8 +28,8 @@ from csf_tool.text import size
 BATCH_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
 """Dense bytes that are loaded together: few for the caches of a CPU, many for the launches of a GPU."""
 
-_AHEAD = 2
-"""Batches that are loaded, or wait for it, while the engine takes the one before them."""
+_AHEAD = {"cpu": 0, "cuda": 2}
+"""Batches that are loaded in a thread, or wait for it, while the engine takes the one before them."""
 
 _MOST_KEPT = 4
 """Batches' bytes that an engine may have kept before stored tensors are left where they are: some put all in a list."""
@@ -103,7 +106,7 @@ def decoded_weights(
     others = {name: one for name, one in logical_tensors(checkpoint).items() if one.nbytes <= limit} if bring else {}
     batch: list[LogicalTensor] = []
     nbytes = 0
-    with _Ahead(device, tally, _MOST_KEPT * limit) as ahead:
+    with _Ahead(device, tally, _AHEAD[kind], _MOST_KEPT * limit) as ahead:
         for name, tensor in stored:
             if name in exceptions:
                 continue
@@ -133,15 +136,16 @@ def _is_as_stored(tensor: torch.Tensor, found: LogicalTensor) -> bool:
 
 
 class _Ahead(Closing):
-    """Batches that are being loaded in a thread, taken in the order in which they were begun."""
+    """Batches that are loaded in a thread, or none ahead when they are taken, in the order in which they were begun."""
 
-    def __init__(self, device: torch.device, tally: Tally, most_kept: int) -> None:
+    def __init__(self, device: torch.device, tally: Tally, most_ahead: int, most_kept: int) -> None:
         self._device = device
         self._tally = tally
+        self._most_ahead = most_ahead
         self._most_kept = most_kept
         self._loader = TorchLoader(device)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="csf-tool-decode")
-        self._batches: deque[tuple[list[LogicalTensor], Future[list[torch.Tensor]]]] = deque()
+        self._batches: deque[tuple[list[LogicalTensor], Callable[[], list[torch.Tensor]]]] = deque()
         self._given: list[weakref.ref[torch.Tensor]] = []
         self.has_room = True
         """Whether the engine lets go of what it has been given."""
@@ -152,12 +156,13 @@ class _Ahead(Closing):
         self._loader.close()
 
     def begin(self, batch: list[LogicalTensor]) -> None:
-        """Have a batch loaded."""
-        self._batches.append((batch, self._pool.submit(self._load, batch, _current_stream(self._device))))
+        """Have a batch loaded, in the thread if there may be any ahead."""
+        load = partial(self._load, batch, _current_stream(self._device))
+        self._batches.append((batch, self._pool.submit(load).result if self._most_ahead else load))
 
     def ready(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The weights of batches that leave the thread enough to do."""
-        while len(self._batches) > _AHEAD:
+        while len(self._batches) > self._most_ahead:
             yield from self._first()
 
     def rest(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -173,11 +178,11 @@ class _Ahead(Closing):
         return tensors
 
     def _first(self) -> Iterator[tuple[str, torch.Tensor]]:
-        batch, future = self._batches.popleft()
+        batch, tensors_of = self._batches.popleft()
         self._given = [given for given in self._given if given() is not None]
         self.has_room = _allocated(given() for given in self._given) <= self._most_kept
         begun = time.perf_counter()
-        tensors = future.result()
+        tensors = tensors_of()
         self._tally.waited += time.perf_counter() - begun
         self._given += map(weakref.ref, tensors)
         yield from zip([one.name for one in batch], tensors, strict=True)

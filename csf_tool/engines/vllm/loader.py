@@ -155,7 +155,9 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         plain = replace(source, prefix="")
         if is_unused:
             plain.is_unused_weight = lambda stored: is_unused(_dense_name(stored))
-        stored = mapped(super()._get_weights_iterator(plain), checkpoint)
+        # A GPU takes most from elsewhere, and a rank of several may leave most out.
+        are_copied = self._device.type == "cpu" and self.local_expert_ids is None
+        stored = mapped(super()._get_weights_iterator(plain), checkpoint, are_copied=are_copied)
         kept = self._kept if self._kept and self._kept.checkpoint is checkpoint else None
         if kept:
             stored = ((name, tensor) for name, tensor in stored if not kept.loads(name))

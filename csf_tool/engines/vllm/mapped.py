@@ -19,15 +19,17 @@ from vllm.model_executor.model_loader import weight_utils
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.stored import Shard
+from csf_tool.engines.vllm.pages_ahead import PagesAhead
 from csf_tool.loading.torch_loader import torch_dtype
 
 Weights = Generator[tuple[str, torch.Tensor], None, None]
 
 
-def mapped(weights: Weights, checkpoint: Checkpoint) -> Weights:
+def mapped(weights: Weights, checkpoint: Checkpoint, *, are_copied: bool = False) -> Weights:
     """The weights of a checkpoint, of which vLLM has not read any yet; of the streams the fixed ones, without data.
 
-    The same object where vLLM reads in another way than one file after another.
+    The same object where vLLM reads in another way than one file after another. Where all weights `are_copied` from the
+    files by a CPU, one after another, their pages are made resident ahead.
     """
     reading = _inner(weights)
     function = weight_utils.safetensors_weights_iterator
@@ -35,7 +37,7 @@ def mapped(weights: Weights, checkpoint: Checkpoint) -> Weights:
     if stock is None or reading is None or reading.gi_code is not getattr(function, "__code__", None):
         return weights
     shards = {os.path.realpath(shard.path): shard for shard in checkpoint.shards}
-    names = function.__globals__ | {"safe_open": partial(_opened, shards, stock)}
+    names = function.__globals__ | {"safe_open": partial(_opened, shards, are_copied, stock)}
     own = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     own.__kwdefaults__ = function.__kwdefaults__
     found: Weights = own(**inspect.getgeneratorlocals(reading))
@@ -48,32 +50,35 @@ def _inner(weights: Weights) -> Any:
     return inner if inspect.isgenerator(inner) else None
 
 
-def _opened(shards: dict[str, Shard], stock: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+def _opened(shards: dict[str, Shard], are_copied: bool, stock: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
     """A shard that is as it was when its header was read; of any other file what safetensors gives."""
     shard = shards.get(os.path.realpath(filename))
     now = Path(filename).stat()
     if shard is None or shard.remote or (now.st_size, now.st_mtime_ns) != (shard.size, shard.mtime_ns):
         return stock(filename, *args, **kwargs)
-    return MappedFile(shard, partial(stock, filename, *args, **kwargs))
+    return MappedFile(shard, are_copied, partial(stock, filename, *args, **kwargs))
 
 
 class MappedFile:
     """A shard with the methods of `safetensors.safe_open` that vLLM uses."""
 
-    def __init__(self, shard: Shard, stock: Any) -> None:
+    def __init__(self, shard: Shard, are_copied: bool, stock: Any) -> None:
         header = shard.header
         self._stock = stock
         self._places = dict(
             zip(header.names, zip(header.dtypes, header.shapes, header.begins, header.ends, strict=True), strict=True)
         )
         self._bytes = torch.from_file(str(shard.path), shared=False, size=shard.size, dtype=torch.uint8)
+        self._pages = PagesAhead(self._bytes) if are_copied else None
         self._nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        """Nothing is held that its tensors do not hold."""
+        """Ask for no more pages; nothing else is held that its tensors do not hold."""
+        if self._pages:
+            self._pages.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stock(), name)
@@ -92,4 +97,6 @@ class MappedFile:
         if kind is None or begin % kind.itemsize or begin == end:
             found: torch.Tensor = self._stock().get_tensor(name)
             return found
+        if self._pages:
+            self._pages.expect(begin, end)
         return self._bytes[begin:end].view(kind).view(shape)
