@@ -8,7 +8,8 @@ here, with all that it does about order, filters, prefetching and progress; only
 import inspect
 import os
 from collections.abc import Generator
-from functools import partial
+from functools import cache, partial
+from math import prod
 from pathlib import Path
 from types import FunctionType, TracebackType
 from typing import Any, Self
@@ -69,6 +70,7 @@ class MappedFile:
             zip(header.names, zip(header.dtypes, header.shapes, header.begins, header.ends, strict=True), strict=True)
         )
         self._bytes = torch.from_file(str(shard.path), shared=False, size=shard.size, dtype=torch.uint8)
+        self._typed: dict[torch.dtype, torch.Tensor] = {}
         self._pages = PagesAhead(self._bytes) if are_copied else None
         self._nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
 
@@ -99,4 +101,17 @@ class MappedFile:
             return found
         if self._pages:
             self._pages.expect(begin, end)
-        return self._bytes[begin:end].view(kind).view(shape)
+        return self._file_of(kind).as_strided(shape, _strides(shape), begin // kind.itemsize)
+
+    def _file_of(self, kind: torch.dtype) -> torch.Tensor:
+        """The file as numbers of a dtype: a view of it takes one call of torch, and one of its bytes takes three."""
+        if (found := self._typed.get(kind)) is None:
+            whole = len(self._bytes) // kind.itemsize * kind.itemsize
+            found = self._typed[kind] = self._bytes[:whole].view(kind)
+        return found
+
+
+@cache
+def _strides(shape: tuple[int, ...]) -> list[int]:
+    """Strides of a contiguous tensor."""
+    return [prod(shape[i + 1 :]) for i in range(len(shape))]
