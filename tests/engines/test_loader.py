@@ -4,6 +4,8 @@ import logging
 import os
 import re
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -298,6 +300,41 @@ RANKS = {
     "others' experts as well": ({"data_parallel_size": 2, "enable_expert_parallel": True}, None, False),
     "its own experts": ({"tensor_parallel_size": 2, "enable_expert_parallel": True}, {1, 3}, True),
 }
+
+
+ASKED_AHEAD = {
+    "one rank of CPUs": ("cpu", None, True),
+    "a CPU with its own experts": ("cpu", {1, 3}, False),
+    "a GPU": ("cuda:0", None, False),
+}
+
+
+@pytest.mark.parametrize(("device", "experts", "asked"), ASKED_AHEAD.values(), ids=ASKED_AHEAD)
+def test_pages_are_asked_for_ahead_where_a_cpu_copies_all_of_them(
+    csf: Path, device: str, experts: set[int] | None, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    from csf_tool.engines.vllm.pages_ahead import PagesAhead
+
+    files: set[int] = set()
+    expect = PagesAhead.expect
+
+    def watched(self: PagesAhead, begin: int, end: int) -> None:
+        files.add(id(self))
+        expect(self, begin, end)
+
+    monkeypatch.setattr(PagesAhead, "expect", watched)
+    mine = loading.loader()
+    mine.local_expert_ids, mine._device = experts, torch.device(device)
+    weights = mine._get_weights_iterator(DefaultModelLoader.Source(str(csf), None))
+    next(weights)
+    weights.close()
+    assert bool(files) == asked
+    time_out = time.monotonic() + 60
+    while any(thread.name.startswith("csf-tool-pages") for thread in threading.enumerate()):
+        assert time.monotonic() < time_out, "a thread is left"
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("ranks", RANKS)

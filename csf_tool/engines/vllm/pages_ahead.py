@@ -15,7 +15,7 @@ CHUNK_BYTES = 16 << 20
 """Bytes that are asked for at a time, and how far ahead: little memory if they are not needed, much for a disk."""
 
 _MADV_POPULATE_READ = 22
-"""Since Linux 5.14; the system's own name for it is not in Python. Unlike a touch, it is no signal past the file's end."""
+"""Since Linux 5.14; Python does not have its name. Past the end of a file it is an error, where a touch is a signal."""
 
 
 class PagesAhead(Closing):
