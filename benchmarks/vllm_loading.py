@@ -2,7 +2,7 @@
 """Loading in vLLM: a CSF checkpoint through the plug-in beside its dense one in stock vLLM, without an engine.
 
 Makes a model of Qwen3.8's experts (fewer of them, seeded random weights), dense and CSF, and has vLLM's loaders build,
-load and finish it (`load_model`), one after another in one process, in rounds, each in another order. Each way is loaded
+load and finish it (`load_model`), one after another in one process, in rounds of changing order. Each way is loaded
 once before it counts, so that files come from the page cache and modules are there. Printed are the seconds of
 `load_model` and of its `load_weights`, where the two differ, the processor's seconds of the latter, and the most memory
 that the process had while it loaded. `plug-in` beside the dense checkpoint shows what it costs where it has nothing to
