@@ -1,8 +1,8 @@
 """The weights that an engine reads from files, with every pair of streams replaced by the scale that it stands for.
 
 The engine chooses what is read, and in which order: all that it leaves out is left out here, too. The planes are read,
-checked and decoded by `csf_tool.loading`: for a GPU in a thread beside it while it copies their neighbours. These may
-be brought there in the same way where they go there as they are: an engine copies them one by one, from pageable memory.
+checked and decoded by `csf_tool.loading`: for a GPU in a thread beside it while it copies their neighbours. They may be
+brought there in the same way where they go as they are: an engine copies them one by one, from pageable memory.
 For a CPU they are decoded in the engine's own thread. Beside it, both threads would hand Python's lock to one another
 thousands of times, which takes longer than to decode.
 """
