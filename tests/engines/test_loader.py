@@ -329,7 +329,7 @@ def test_pages_are_asked_for_ahead_where_a_cpu_copies_all_of_them(
     mine = loading.loader()
     mine.local_expert_ids, mine._device = experts, torch.device(device)
     weights = mine._get_weights_iterator(DefaultModelLoader.Source(str(csf), None))
-    assert len(list(islice(weights, 8))) == 8  # some of what a test's checkpoint has is not aligned, and not mapped
+    assert len(list(islice(weights, 8))) == 8  # the first alone may be one that is not mapped
     weights.close()
     assert bool(files) == asked
     time_out = time.monotonic() + 60
