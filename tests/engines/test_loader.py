@@ -316,7 +316,7 @@ def test_pages_are_asked_for_ahead_where_a_cpu_copies_all_of_them(
 ) -> None:
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-    from csf_tool.engines.vllm.pages_ahead import PagesAhead
+    from csf_tool.engines.pages_ahead import PagesAhead
 
     files: set[int] = set()
     expect = PagesAhead.expect

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from csf_tool.engines.vllm import pages_ahead
-from csf_tool.engines.vllm.pages_ahead import PagesAhead
+from csf_tool.engines import pages_ahead
+from csf_tool.engines.pages_ahead import PagesAhead
 
 CHUNK = 1 << 20
 CHUNKS = 6

@@ -20,7 +20,7 @@ from vllm.model_executor.model_loader import weight_utils
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import parse_stream_name
 from csf_tool.checkpoint.stored import Shard
-from csf_tool.engines.vllm.pages_ahead import PagesAhead
+from csf_tool.engines.pages_ahead import PagesAhead
 from csf_tool.loading.torch_loader import torch_dtype
 
 Weights = Generator[tuple[str, torch.Tensor], None, None]
