@@ -39,10 +39,10 @@ if TYPE_CHECKING:  # what `_NAMES` says, for type checkers
     from csf_tool.gpu.scales import prepare_nvfp4_csf_scales as prepare_nvfp4_csf_scales
     from csf_tool.gpu.streams import CsfStreams as CsfStreams
     from csf_tool.gpu.workspace import ScaleWorkspace as ScaleWorkspace
+    from csf_tool.loading.safe_open import safe_open as safe_open
     from csf_tool.loading.stacks import load_stack as load_stack
     from csf_tool.loading.tensors import iter_tensors as iter_tensors
     from csf_tool.loading.tensors import load_file as load_file
-    from csf_tool.loading.tensors import safe_open as safe_open
 
 if TYPE_CHECKING:
     from typing import Any
@@ -64,7 +64,8 @@ _NAMES = {
     "gpu.streams": "CsfStreams",
     "gpu.workspace": "ScaleWorkspace",
     "loading.stacks": "load_stack",
-    "loading.tensors": "iter_tensors load_file safe_open",
+    "loading.safe_open": "safe_open",
+    "loading.tensors": "iter_tensors load_file",
 }
 """The public names, by the module that each is in."""
 

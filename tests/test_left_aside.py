@@ -10,7 +10,7 @@ import pytest
 
 from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.checkpoint.problems import errors
-from csf_tool.loading.tensors import safe_open
+from csf_tool.loading.safe_open import safe_open
 from tests.building import (
     INDEX,
     NVFP4,

@@ -13,7 +13,8 @@ from csf_tool.checkpoint.names import STREAM_MARK, is_stream_suffix
 from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.engines.containers import is_container
 from csf_tool.errors import CheckpointError, UsageError
-from csf_tool.loading.tensors import opened, safe_open
+from csf_tool.loading.safe_open import safe_open
+from csf_tool.loading.tensors import opened
 
 _folders: WeakValueDictionary[Path, Checkpoint] = WeakValueDictionary()
 """Checkpoints of which files are open, by the folder of these. A folder is looked into once a load, not once a file."""
