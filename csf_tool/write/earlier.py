@@ -18,6 +18,7 @@ from csf_tool.text import escape
 from csf_tool.write.destination import Destination
 from csf_tool.write.fingerprint import fingerprint, source_root
 from csf_tool.write.journal import Journal, Record, consumed_shards
+from csf_tool.write.journal_run import require_begun_or_empty, require_same
 from csf_tool.write.run import Run, WriteOptions
 from csf_tool.write.run_notes import finished_run
 from csf_tool.write.sound import opened, sound_result
@@ -65,9 +66,9 @@ class Earlier:
         was_finished = not options.compares and _was_finished(destination, run)
         result = sound_result(destination, run.operation) if was_finished else None
         if not was_finished:
-            journal.require_same(run)  # before there is work to lose
+            require_same(destination, run)  # before there is work to lose
         if not was_finished and not options.compares and not holds_files(destination, SHARD_SUFFIX):
-            journal.require_begun_or_empty()  # before there is work to lose; folders with shards are examined later
+            require_begun_or_empty(destination)  # before there is work to lose; folders with shards are examined later
         return cls(consumed, kept_facts(destination), was_finished, result, run, journal)
 
     def content(self, name: str) -> bytes | None:

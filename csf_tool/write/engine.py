@@ -31,6 +31,7 @@ from csf_tool.write.earlier import FACTS, Earlier
 from csf_tool.write.evidence import Evidence, require_hashes, shard_evidence
 from csf_tool.write.fetch import bytes_to_fetch
 from csf_tool.write.journal import Journal, Record
+from csf_tool.write.journal_run import require_fit
 from csf_tool.write.output import Output, OutputShard
 from csf_tool.write.room import room_needed
 from csf_tool.write.run import Run, Share, WriteOptions, Written
@@ -118,7 +119,7 @@ def _require_room(
     """
     journal = Journal(destination)
     if has_journal(destination):
-        journal.require_fit(run, None)
+        require_fit(destination, run, None)
         journal.remove_abandoned()
     if not options.ignore_space:
         Destination(destination, checkpoint.path).require_space(room_needed(output, mine, journal, options))

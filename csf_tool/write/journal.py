@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from csf_tool.checkpoint.stored import Shard
 from csf_tool.codes import Code
-from csf_tool.disk.json_files import load_json, render_json
+from csf_tool.disk.json_files import render_json
 from csf_tool.disk.new_file import NewFile, remove_abandoned
 from csf_tool.disk.own_files import (
     CLOSING,
@@ -33,12 +33,13 @@ from csf_tool.disk.own_files import (
     has_journal,
     is_partial,
 )
-from csf_tool.disk.paths import names_in, relative_files
-from csf_tool.disk.reader import exists, is_file, is_folder
-from csf_tool.errors import CheckpointError, EnvironmentFault, UsageError
+from csf_tool.disk.paths import names_in
+from csf_tool.disk.reader import exists, is_file
+from csf_tool.errors import CheckpointError, EnvironmentFault
 from csf_tool.write.destination import Destination
 from csf_tool.write.journal_lock import acquire_lock, make_lock
-from csf_tool.write.run import MAY_DIFFER, Run
+from csf_tool.write.journal_run import description_in, require_fit, run_in
+from csf_tool.write.run import Run
 from csf_tool.write.run_notes import note_consumed, note_finished
 
 _COMPLETE = "complete"
@@ -91,7 +92,7 @@ class Journal:
         try:
             # Read once: another process that closes the run has released the lock, and removes this file next.
             journal._was_closing = is_file(destination / CLOSING)
-            journal.require_fit(run, beside)  # again, now that no other run can change it
+            require_fit(destination, run, beside)  # again, now that no other run can change it
             if not journal._was_closing and not has_journal(destination):
                 journal._folder.write(DESCRIPTION, render_json(run.describe()))
         except BaseException:
@@ -109,14 +110,14 @@ class Journal:
     def _enter(self, run: Run, beside: Collection[str] | None, *, wait: bool) -> BinaryIO:
         """The lock of a folder that fits the run, tried again when another process closes its run meanwhile."""
         for _ in range(_ATTEMPTS):
-            self.require_fit(run, beside)
+            require_fit(self._destination, run, beside)
             with suppress(FileNotFoundError):
                 make_lock(self._destination)
                 try:
                     return acquire_lock(self._destination, wait=wait)
                 except EnvironmentFault:
-                    if self._description() is not None:
-                        self.require_fit(run, beside)  # if it is of another run, report that instead
+                    if description_in(self._destination) is not None:
+                        require_fit(self._destination, run, beside)  # if it is of another run, report that instead
                         raise
                 time.sleep(_PAUSE_SECONDS)  # the other process is about to write its description
         raise EnvironmentFault(f"{self._destination}: other processes keep removing {OWN_FOLDER} from it")
@@ -136,7 +137,7 @@ class Journal:
         Raises:
             As `open`.
         """
-        self.require_fit(run, beside)
+        require_fit(self._destination, run, beside)
         self._files.require_writable(OWN_FOLDER)
         if alone and exists(self._destination / OWN_FOLDER / LOCK):
             with suppress(FileNotFoundError):
@@ -301,77 +302,9 @@ class Journal:
     def _record_path(self, name: str) -> Path:
         return self._destination / OWN_FOLDER / RECORDS / f"{_plain(name)}.json"
 
-    def require_fit(self, run: Run, beside: Collection[str] | None) -> None:
-        """Check that the journal is that of `run`, or that the folder has only `beside` and a journal being made.
-
-        Raises:
-            UsageError: the journal is of another run, or the folder has other files.
-            CheckpointError: the journal is damaged.
-        """
-        if self.require_same(run):
-            return
-        if beside is not None:
-            if foreign := [name for name in relative_files(self._destination) if name not in beside]:
-                raise UsageError(f"{self._destination}: contains {foreign[0]}, which is not a file of the result")
-        else:
-            self.require_begun_or_empty()
-
-    def require_begun_or_empty(self) -> None:
-        """Check that a run has begun in the folder, or that it is empty but for a journal being made.
-
-        Raises:
-            UsageError: the folder has other files and no journal.
-        """
-        if not is_folder(self._destination):
-            return
-        has_others = any(name != OWN_FOLDER for name in names_in(self._destination))
-        if has_others and not has_journal(self._destination):  # in this order: another process may begin meanwhile
-            self._files.require_empty()
-
     def run(self) -> Run | None:
-        """The run that the journal describes; None where there is no journal.
-
-        Raises:
-            CheckpointError: the journal is damaged.
-        """
-        found = self._description()
-        if found is None:
-            return None
-        return Run.parse(found)
-
-    def _description(self) -> dict[str, Any] | None:
-        """The description in the journal; None where there is none. Closing a run moves it, then removes it."""
-        name = f"{OWN_FOLDER}/{DESCRIPTION}"
-        for path in (self._destination / name, self._destination / CLOSING):
-            try:
-                found = load_json(path, name)
-            except CheckpointError:
-                if is_file(path):
-                    raise
-                continue
-            if not isinstance(found, dict):
-                raise CheckpointError("not a JSON object", Code.DAMAGED_JOURNAL, name)
-            return found
-        return None
-
-    def require_same(self, run: Run) -> bool:
-        """Whether there is a journal, which must be that of `run`.
-
-        Raises:
-            UsageError: it is of another run.
-            CheckpointError: it is damaged.
-        """
-        found = self._description()
-        if found is None:
-            return False
-        wanted = run.describe()
-        differing = [key for key in wanted if key not in MAY_DIFFER and found.get(key) != wanted[key]]
-        if differing:
-            differing = ["operation"] if "operation" in differing else differing  # which says all of it
-            what = "; ".join(f"{k}: {json.dumps(found.get(k))} there, {json.dumps(wanted[k])} now" for k in differing)
-            problem = f"holds an unfinished run of something else ({what}); give another folder, or remove this one"
-            raise UsageError(problem, Code.OTHER_RUN, str(self._destination))
-        return True
+        """The run that the journal describes, as `run_in`."""
+        return run_in(self._destination)
 
     def _partials(self) -> list[Path]:
         """The partial files of all runs. `os.walk` skips folders that other processes remove meanwhile."""

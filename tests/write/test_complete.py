@@ -15,7 +15,7 @@ from csf_tool.disk.own_files import DESCRIPTION, OWN_FOLDER
 from csf_tool.disk.paths import names_in
 from csf_tool.write import engine
 from csf_tool.write.consume import Consumer
-from csf_tool.write.journal import Journal
+from csf_tool.write.journal_run import require_begun_or_empty
 from tests.building import tree
 from tests.fixture_types import Copied, Sample
 from tests.write.test_engine import CONSUME, OPERATIONS, done, every_operation, forget, run, shards
@@ -283,7 +283,6 @@ def test_another_process_that_finishes_the_run_meanwhile(
 
 def test_another_process_that_begins_the_run_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the destination is looked at, which then has files: the journal is there before them."""
-    journal = Journal(tmp_path)
 
     def names_after_another_began(folder: Path) -> list[str]:
         (tmp_path / OWN_FOLDER).mkdir()
@@ -291,5 +290,5 @@ def test_another_process_that_begins_the_run_meanwhile(tmp_path: Path, monkeypat
         (tmp_path / "model.safetensors").write_bytes(b"x")
         return names_in(folder)
 
-    monkeypatch.setattr("csf_tool.write.journal.names_in", names_after_another_began)
-    journal.require_begun_or_empty()
+    monkeypatch.setattr("csf_tool.write.journal_run.names_in", names_after_another_began)
+    require_begun_or_empty(tmp_path)

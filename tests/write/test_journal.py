@@ -11,7 +11,7 @@ from csf_tool.disk.json_files import load_json
 from csf_tool.disk.own_files import CLOSING, OWN_FOLDER
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.write import journal as module
-from csf_tool.write import journal_lock
+from csf_tool.write import journal_lock, journal_run
 from csf_tool.write.journal import Journal, Record
 from csf_tool.write.run import Run
 
@@ -70,11 +70,11 @@ def test_a_run_that_begins_while_the_description_is_moved(tmp_path: Path, monkey
     usual = load_json
 
     def moved(path: Path, name: str) -> Any:
-        monkeypatch.setattr(module, "load_json", usual)
+        monkeypatch.setattr(journal_run, "load_json", usual)
         (tmp_path / OWN_FOLDER / "journal.json").replace(tmp_path / CLOSING)
         return usual(path, name)
 
-    monkeypatch.setattr(module, "load_json", moved)
+    monkeypatch.setattr(journal_run, "load_json", moved)
     assert Journal.open(tmp_path, RUN).finished("model.safetensors") == Record(4)
 
 
