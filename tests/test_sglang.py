@@ -1,6 +1,7 @@
 """SGLang's plug-in: hooks by themselves, and in SGLang's own loader, whose sources `.ci/sglang` brings."""
 
 import logging
+import shutil
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -142,6 +143,27 @@ def test_a_checkpoint_of_which_all_streams_are_missing_ends_the_load(sglang: Non
     assert with_containers(find, None, str(dense)) == find(None, str(dense))
     with pytest.raises(CheckpointError, match="has a global scale but no block scale"):
         with_containers(find, None, str(csf))
+
+
+def test_a_container_that_lacks_a_shard_is_not_loaded_without_it(sglang: None, sample: Sample, tmp_path: Path) -> None:
+    """By whatever name it is given: SGLang would not know that the shard should be there."""
+    from csf_tool.engines.sglang.hooks import with_containers
+
+    def find(*_: Any) -> tuple[str, list[str], bool]:
+        raise RuntimeError("Cannot find any model weights")
+
+    root = tmp_path / "container"
+    shutil.copytree(sample("mxfp4-csf-container"), root)
+    (tmp_path / "link").symlink_to(root / "metadata")
+    names = [root / "metadata", tmp_path / "link"]
+    for name in names:
+        assert [Path(file).name for file in with_containers(find, None, str(name))[1]] == [
+            Path(file).name for file in shards_in(root)
+        ]
+    Path(shards_in(root)[0]).unlink()
+    for name in names:
+        with pytest.raises(CheckpointError, match=r"model-00001-of-00002\.safetensors: is missing"):
+            with_containers(find, None, str(name))
 
 
 def test_what_is_read_by_sglang_itself_is_left_to_it(

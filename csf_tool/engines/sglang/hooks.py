@@ -43,7 +43,7 @@ def with_containers(
     """The folder and the files of a model's weights, those of a container whose metadata/ is the model as well.
 
     Raises:
-        CheckpointError: it is a container, and not a shard of it can be read; or all its streams are missing.
+        CheckpointError: it is a container that is broken or incomplete; or all its streams are missing.
         EnvironmentFault: the system cannot read it.
     """
     try:

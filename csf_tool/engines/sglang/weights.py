@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from csf_tool.checkpoint.open import open_checkpoint
 from csf_tool.engines.containers import is_container
 from csf_tool.engines.decoded import Tally, decoded_weights
 from csf_tool.engines.read_files import checkpoint_of
 from csf_tool.engines.sglang.plugin import logger
 from csf_tool.engines.sglang.versions import sglang_reads, warn_of_untested_version
+from csf_tool.loading.tensors import opened
 
 
 def decoded(
@@ -32,5 +32,5 @@ def decoded(
 
 def files_of(container: Path) -> tuple[str, list[str], bool]:
     """The folder and the shards of a container, and that these are safetensors: as `_prepare_weights` gives them."""
-    shards = open_checkpoint(container).shards
+    shards = opened(container).shards
     return str(container), sorted(str(shard.path) for shard in shards), True

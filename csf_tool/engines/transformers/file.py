@@ -12,12 +12,14 @@ from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.names import STREAM_MARK, is_stream_suffix
 from csf_tool.checkpoint.plane_tables import Plane
 from csf_tool.engines.containers import is_container
+from csf_tool.engines.read_files import checkpoint_of
+from csf_tool.engines.transformers.places import index_of
 from csf_tool.errors import CheckpointError, UsageError
 from csf_tool.loading.safe_open import safe_open
 from csf_tool.loading.tensors import opened
 
-_folders: WeakValueDictionary[Path, Checkpoint] = WeakValueDictionary()
-"""Checkpoints of which files are open, by the folder of these. A folder is looked into once a load, not once a file."""
+_parts: WeakValueDictionary[Path, Checkpoint] = WeakValueDictionary()
+"""Checkpoints of which files are open, by their folder. A folder is looked into once a load, not once a file."""
 
 
 def is_stream(name: str) -> bool:
@@ -71,23 +73,29 @@ class CsfFile(safe_open[torch.Tensor]):
 
 def _checkpoint_with(path: Path) -> Checkpoint:
     """A checkpoint that says all of a file's planes: the file alone, or what it is a part of, where that says more."""
-    folder = path.parent
-    known = _folders.get(folder)
-    if known and _has(known, path):
+    if known := next((checkpoint for checkpoint in list(_parts.values()) if _has(checkpoint, path)), None):
         return known
-    if is_container(folder.parent):  # its receipts know dtypes and geometries
-        checkpoint = opened(folder.parent)
+    if is_container(path.parent.parent):  # its receipts know dtypes and geometries
+        checkpoint = opened(path.parent.parent)
     else:
         try:
             return opened(path)
         except CheckpointError as alone:  # perhaps the rest of a plane is in another shard
-            try:
-                checkpoint = opened(folder)
-            except UsageError:
-                raise alone from None
-            if not _has(checkpoint, path):  # no index lists it
-                raise
-    _folders[folder] = checkpoint
+            checkpoint = _around(path, alone)
+    _parts[checkpoint.root] = checkpoint
+    return checkpoint
+
+
+def _around(path: Path, alone: CheckpointError) -> Checkpoint:
+    """The checkpoint that a file is a part of, by an index or because it lies there; or the error of the file alone."""
+    if index := index_of(path):
+        return checkpoint_of(index.root, [str(index.root / shard) for shard in index.shards])
+    try:
+        checkpoint = opened(path.parent)
+    except UsageError:
+        raise alone from None
+    if not _has(checkpoint, path):
+        raise alone
     return checkpoint
 
 

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from transformers import __version__, modeling_utils
+from transformers import __version__, modeling_layers, modeling_utils
 
 from csf_tool.engines.containers import container_of, model_of
 from csf_tool.engines.transformers.file import CsfFile, is_stream
@@ -30,18 +30,20 @@ def install() -> None:
     if not hasattr(modeling_utils, "safe_open"):
         raise EnvironmentFault(f"transformers {__version__} reads files in a way that csf-tool does not know")
     for name, replacement in _REPLACEMENTS.items():
-        own = getattr(modeling_utils, name, None)
-        if own and not hasattr(own, "replaced_by_csf_tool"):
-            function = replacement(own)
-            function.replaced_by_csf_tool = own  # type: ignore[attr-defined]
-            setattr(modeling_utils, name, function)
+        for module in _MODULES:
+            own = getattr(module, name, None)
+            if own and not hasattr(own, "replaced_by_csf_tool"):
+                function = replacement(own)
+                function.replaced_by_csf_tool = own  # type: ignore[attr-defined]
+                setattr(module, name, function)
 
 
 def uninstall() -> None:
     """Have transformers read files as it did before. A function that others replaced since then is left alone."""
     for name in _REPLACEMENTS:
-        if own := getattr(getattr(modeling_utils, name, None), "replaced_by_csf_tool", None):
-            setattr(modeling_utils, name, own)
+        for module in _MODULES:
+            if own := getattr(getattr(module, name, None), "replaced_by_csf_tool", None):
+                setattr(module, name, own)
 
 
 def _open(own: _Function) -> _Function:
@@ -53,7 +55,7 @@ def _open(own: _Function) -> _Function:
         if not any(map(is_stream, stock.keys())):
             return stock
         file = CsfFile(filename, stock)
-        say_limits(_model_of(Path(filename)), file.planes)
+        say_limits(model_of(Path(filename)), file.planes)
         return file
 
     return safe_open
@@ -94,11 +96,6 @@ def _resolve(own: _Function) -> _Function:
     return resolve
 
 
-def _model_of(path: Path) -> Path:
-    """The folder with the config of the model that a file is of."""
-    return model_of(path.parent)
-
-
 def _has_streams(path: str | PathLike[str]) -> bool:
     with modeling_utils.safe_open(path, framework="pt") as file:
         return isinstance(file, CsfFile)
@@ -110,4 +107,7 @@ _REPLACEMENTS = {
     "_is_on_hf_mount": _is_on_mount,
     "_get_resolved_checkpoint_files": _resolve,
 }
-"""Makers of our function from that of `transformers.modeling_utils`."""
+"""Makers of our function from that of transformers."""
+
+_MODULES = (modeling_utils, modeling_layers)
+"""The modules that have them under names of their own: of models, and in newer versions of layers that draft tokens."""
