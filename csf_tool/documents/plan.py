@@ -75,7 +75,7 @@ class PlanDocument(TypedDict):
     compressed_bytes: int
     """Bytes of the resident stacks' streams, without the workspace."""
     workspace_bytes: int
-    """Bytes of the workspace: the dense scales of the largest resident stack."""
+    """Bytes of the workspace: the dense scales of the largest resident layer, of all its stacks."""
     together_bytes: StrategiesDocument
     """Bytes that each strategy takes, the workspace included."""
     saved_bytes: int

@@ -2,7 +2,8 @@
 
 Expanded, every stack's dense scales stay in memory. Kept compressed, its streams and the starts of its
 exceptions do, and all stacks share one workspace, which holds the dense scales of one layer at a time: an engine's
-experts take those of gate and up and those of down in one call.
+experts take those of gate and up and those of down in one call. A stack has the planes of all experts: those that are
+stored dense beside compressed ones are encoded when it is loaded.
 """
 
 from collections import Counter, defaultdict
@@ -13,7 +14,7 @@ from itertools import accumulate, islice
 from csf_tool.checkpoint.checkpoint import Checkpoint
 from csf_tool.checkpoint.experts import Experts
 from csf_tool.checkpoint.names import Role, module_of, natural_key, role_of
-from csf_tool.checkpoint.plane_tables import Plane
+from csf_tool.checkpoint.plane_tables import AnyPlane, DensePlane, Plane
 from csf_tool.codec.formats import CsfFormat
 from csf_tool.codec.prepared import prepared_bytes
 from csf_tool.errors import UsageError
@@ -142,7 +143,8 @@ class Plan:
 def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: int | None = None, tp: int = 1) -> Plan:
     """Both strategies for an opened checkpoint: the first `resident` stacks (all by default) on each of `tp` GPUs.
 
-    Exceptions of a divided stack are taken to lie evenly.
+    Exceptions of a divided stack are taken to lie evenly, and planes that are stored dense beside compressed ones to
+    have as many as those.
 
     Raises:
         UsageError: it has no CSF planes, or fewer stacks than `resident`, or a GPU has no memory.
@@ -151,7 +153,7 @@ def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: i
         raise UsageError(f"a GPU with {gpu_memory} bytes of memory: give what one has, such as 96GiB")
     if not checkpoint.planes:
         raise UsageError(f"{checkpoint.label}: holds no CSF planes, so there is nothing to keep compressed")
-    groups = _stacks_of(checkpoint.planes, checkpoint.experts)
+    groups = _stacks_of(_planes_of_stacks(checkpoint), checkpoint.experts)
     if resident is not None and not 0 < resident <= len(groups):
         raise UsageError(f"{checkpoint.label}: has only {len(groups)} stacks, so {resident} cannot stay in GPU memory")
     plan = _plan(checkpoint, groups, resident, tp)
@@ -161,7 +163,7 @@ def make_plan(checkpoint: Checkpoint, resident: int | None = None, gpu_memory: i
     return replace(plan, fits_from=_fits_from(checkpoint, groups, plan)) if min(plan.left_bytes) < 0 else plan
 
 
-def _fits_from(checkpoint: Checkpoint, groups: list[list[Plane]], plan: Plan) -> tuple[int | None, int | None]:
+def _fits_from(checkpoint: Checkpoint, groups: list[list[AnyPlane]], plan: Plan) -> tuple[int | None, int | None]:
     """The least number of GPUs, doubled from that of a plan on, with which either strategy fits into their memory."""
     fits: list[int | None] = [plan.tp if left >= 0 else None for left in plan.left_bytes]
     tp = plan.tp
@@ -172,10 +174,11 @@ def _fits_from(checkpoint: Checkpoint, groups: list[list[Plane]], plan: Plan) ->
     return fits[0], fits[1]
 
 
-def _plan(checkpoint: Checkpoint, groups: list[list[Plane]], resident: int | None, tp: int) -> Plan:
-    stacks = [_stack(planes, tp, checkpoint.experts) for planes in groups]
+def _plan(checkpoint: Checkpoint, groups: list[list[AnyPlane]], resident: int | None, tp: int) -> Plan:
+    rates = _exception_rates(checkpoint)
+    stacks = [_stack(planes, tp, checkpoint.experts, rates) for planes in groups]
     payload = sum(shard.header.nbytes for shard in checkpoint.shards)
-    own = sum(plane.csf_bytes + plane.weight_bytes for plane in checkpoint.planes)
+    own = sum(_stored_bytes(plane) + plane.fmt.weight_bytes(plane.dense_bytes) for group in groups for plane in group)
     return Plan(
         path=checkpoint.label,
         kind=checkpoint.kind,
@@ -186,9 +189,33 @@ def _plan(checkpoint: Checkpoint, groups: list[list[Plane]], resident: int | Non
     )
 
 
-def _stacks_of(planes: Iterable[Plane], experts: Experts) -> list[list[Plane]]:
+def _planes_of_stacks(checkpoint: Checkpoint) -> list[AnyPlane]:
+    """All compressed planes, and those that are stored dense in the same modules of routed experts."""
+    experts = checkpoint.experts
+    modules = {experts.group_of(plane.name) for plane in checkpoint.planes} - {None}
+    return [
+        *checkpoint.planes,
+        *(plane for plane in checkpoint.dense_planes if experts.group_of(plane.name) in modules),
+    ]
+
+
+def _exception_rates(checkpoint: Checkpoint) -> dict[str, float]:
+    """The exceptions of each module of routed experts by the number of its compressed scales."""
+    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for plane in checkpoint.planes:
+        of_module = counts[checkpoint.experts.group_of(plane.name) or ""]
+        of_module[0] += plane.exception_count
+        of_module[1] += plane.dense_bytes
+    return {module: exceptions / scales for module, (exceptions, scales) in counts.items()}
+
+
+def _stored_bytes(plane: AnyPlane) -> int:
+    return plane.dense_bytes if isinstance(plane, DensePlane) else plane.csf_bytes
+
+
+def _stacks_of(planes: Iterable[AnyPlane], experts: Experts) -> list[list[AnyPlane]]:
     """The planes of each stack, layer by layer. Gate and up projections are one stack where they are alike."""
-    groups: dict[tuple[str, str, CsfFormat, int, int], list[Plane]] = defaultdict(list)
+    groups: dict[tuple[str, str, CsfFormat, int, int], list[AnyPlane]] = defaultdict(list)
     for plane in planes:
         module = experts.group_of(plane.name) or module_of(module_of(plane.name))
         projection = experts.projection_of(plane.name)
@@ -203,16 +230,19 @@ def _running_order(group: tuple[str, str, CsfFormat, int, int]) -> tuple[object,
     return natural_key(module), role_of(kind) is Role.DOWN, kind, fmt.name, rows, cols
 
 
-def _stack(planes: list[Plane], tp: int, experts: Experts) -> Stack:
+def _stack(planes: list[AnyPlane], tp: int, experts: Experts, rates: dict[str, float]) -> Stack:
     first = planes[0]
-    projections = list(dict.fromkeys(experts.projection_of(plane.name) for plane in planes))
+    module = experts.group_of(first.name) or ""
+    names = {experts.projection_of(plane.name) for plane in planes}
+    projections = sorted(names, key=lambda name: (role_of(name) or "", name))
     rows, cols, fault = share(first, role_of(projections[0]), tp)
     name = " and ".join(projections)
     ranks = 1 if fault else tp
     exceptions: Counter[int | str] = Counter()  # of each expert, whose gate and up planes are decoded as one
     for plane in planes:
         expert = experts.of_tensor(plane.name)
-        exceptions[expert.number if expert else module_of(module_of(plane.name))] += plane.exception_count
+        number = plane.exception_count if isinstance(plane, Plane) else round(rates[module] * plane.dense_bytes)
+        exceptions[expert.number if expert else module_of(module_of(plane.name))] += number
     fused = rows * len(projections)
     return Stack(
         layer=experts.layer_of(first.name),
@@ -223,5 +253,5 @@ def _stack(planes: list[Plane], tp: int, experts: Experts) -> Stack:
         cols=cols,
         compressed_bytes=prepared_bytes(first.fmt, fused, cols, [count // ranks for count in exceptions.values()]),
         undivided=f"{name} {first.rows}x{first.cols}: {fault}" if fault else None,
-        module=experts.group_of(first.name) or "",
+        module=module,
     )

@@ -89,6 +89,37 @@ def test_an_mxfp4_down_projection_may_be_cut_to_odd_columns(tmp_path: Path) -> N
     assert (found.stacks[1].cols, found.stacks[1].divided) == (1, True)
 
 
+@pytest.mark.parametrize("codec", [NVFP4, MXFP4], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("kept_dense", ["experts.1.", "down_proj", "gate_proj", "1.mlp.experts.2.down_proj"])
+def test_planes_that_are_dense_beside_compressed_ones_are_in_their_stacks(
+    tmp_path: Path, codec: Codec, kept_dense: str
+) -> None:
+    """As `load_stack` encodes them. The whole checkpoint compressed says what that takes."""
+    stored_dense, whole = [], []
+    for layer, number in enumerate((2, 3)):
+        for expert in range(number):
+            for i, name in enumerate(("down_proj", "gate_proj", "up_proj")):
+                stem = f"model.layers.{layer}.mlp.experts.{expert}.{name}"
+                tensors = matrix(stem, codec, 10 * expert + i, rows=64, cols=8)
+                whole += csf(tensors, codec)
+                stored_dense += tensors if kept_dense in stem else csf(tensors, codec)
+    want = plan(write_hf(tmp_path / "whole", {"model.safetensors": whole}))
+    found = plan(write_hf(tmp_path / "part", {"model.safetensors": stored_dense}))
+    assert (found.stacks, found.tensor_bytes) == (want.stacks, want.tensor_bytes)
+    assert found.workspace_bytes == want.workspace_bytes == 3 * 3 * 64 * 8
+
+
+def test_a_layer_without_compressed_planes_has_no_stacks(tmp_path: Path) -> None:
+    """Engines leave it as it is."""
+    dense, compressed = (
+        matrix(f"model.layers.{layer}.mlp.experts.0.down_proj", NVFP4, 1, rows=64, cols=8) for layer in range(2)
+    )
+    found = plan(write_hf(tmp_path, {"model.safetensors": dense + csf(compressed, NVFP4)}))
+    assert [stack.layer for stack in found.stacks] == ["model.layers.1"]
+    payload = sum(len(tensor.data) for tensor in dense + compressed)
+    assert found.tensor_bytes + found.dense_bytes == payload
+
+
 def test_what_is_left_of_a_gpu(tmp_path: Path) -> None:
     found = plan(moe(tmp_path), gpu_memory=1_000_000)
     report = plan_document(found)

@@ -120,8 +120,10 @@ class KeptModel:
         )  # fmt: skip
 
     def part(self, groups: list[ExpertGroup]) -> Checkpoint:
-        """The checkpoint with the compressed planes of some layers alone."""
-        return part_of(self.checkpoint, [plane for group in groups for plane in group.part.planes], [])
+        """The checkpoint with the planes of some layers alone."""
+        parts = [group.part for group in groups]
+        planes, dense = ([p for part in parts for p in part.planes], [p for part in parts for p in part.dense_planes])
+        return part_of(self.checkpoint, planes, dense)
 
 
 @contextmanager
