@@ -21,7 +21,16 @@ from csf_tool.engines.transformers import limits
 from csf_tool.engines.transformers.file import CsfFile
 from csf_tool.errors import CheckpointError, StreamError, UsageError
 from tests.fixture_types import Sample
-from tests.transformers_models import FILE, change_config, in_csf, logits, save_experts, save_llama, split
+from tests.transformers_models import (
+    FILE,
+    change_config,
+    in_csf,
+    logits,
+    save_deepseeks_experts,
+    save_experts,
+    save_llama,
+    split,
+)
 
 OWN = safe_open
 DEQUANTIZED = {"quantization_config": transformers.CompressedTensorsConfig(dequantize=True)}
@@ -94,6 +103,13 @@ def test_experts_from_a_container(tmp_path: Path, parts: int, offload: dict[str,
     folder = in_csf(split(dense, parts) if parts > 1 else dense, tmp_path / "csf", CompressTo.CONTAINER)
     assert_same_logits(folder, dense)
     assert_same_logits(folder, dense, **offload)
+
+
+@pytest.mark.slow
+def test_experts_as_in_deepseeks_models(tmp_path: Path) -> None:
+    """transformers dequantises them where there is no GPU."""
+    dense = save_deepseeks_experts(tmp_path / "dense")
+    assert_same_logits(in_csf(dense, tmp_path / "csf", CompressTo.CONTAINER), dense)
 
 
 @pytest.mark.slow

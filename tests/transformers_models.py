@@ -43,6 +43,23 @@ def save_experts(folder: Path, fmt: str) -> Path:
     return _save(folder, transformers.Qwen3MoeForCausalLM(config), fmt, ".experts.")
 
 
+def save_deepseeks_experts(folder: Path) -> Path:
+    """A Qwen3-MoE with its routed experts in MXFP4, and with the names and the config of DeepSeek's models."""
+    save_experts(folder, "MXFP4")
+    tensors = load_file(folder / FILE)
+    for name in [name for name in tensors if ".experts." in name]:
+        tensor, (module, _, last) = tensors.pop(name), name.rpartition(".")
+        if last == "weight_packed":
+            tensors[f"{module}.weight"] = tensor.view(torch.int8)
+        elif last == "weight_scale":
+            tensors[f"{module}.scale"] = tensor.view(torch.float8_e8m0fnu)
+    save_file(tensors, folder / FILE, {"format": "pt"})
+    others = ["lm_head", "self_attn", "gate"]
+    quantization = {"quant_method": "fp8", "scale_fmt": "ue8m0", "modules_to_not_convert": others}
+    change_config(folder, expert_dtype="fp4", quantization_config=quantization)
+    return folder
+
+
 def _save(folder: Path, model: Any, fmt: str, quantized_part: str) -> Path:
     torch.manual_seed(0)
     for parameter in model.parameters():
