@@ -1,4 +1,4 @@
-"""Where files are: the shards of a container, beside its metadata/, and the index that lists a shard."""
+"""Places of files: the shards of a container, beside its metadata/, and the index that lists a shard."""
 
 from collections.abc import Iterator
 from contextlib import suppress
