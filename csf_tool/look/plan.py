@@ -200,13 +200,15 @@ def _planes_of_stacks(checkpoint: Checkpoint) -> list[AnyPlane]:
 
 
 def _exception_rates(checkpoint: Checkpoint) -> dict[str, float]:
-    """The exceptions of each module of routed experts by the number of its compressed scales."""
-    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+    """The share of exceptions among the compressed scales of each module of routed experts."""
+    planes: defaultdict[str, list[Plane]] = defaultdict(list)
     for plane in checkpoint.planes:
-        of_module = counts[checkpoint.experts.group_of(plane.name) or ""]
-        of_module[0] += plane.exception_count
-        of_module[1] += plane.dense_bytes
-    return {module: exceptions / scales for module, (exceptions, scales) in counts.items()}
+        planes[checkpoint.experts.group_of(plane.name) or ""].append(plane)
+    return {module: _exception_rate(of_module) for module, of_module in planes.items()}
+
+
+def _exception_rate(planes: list[Plane]) -> float:
+    return sum(plane.exception_count for plane in planes) / sum(plane.dense_bytes for plane in planes)
 
 
 def _stored_bytes(plane: AnyPlane) -> int:
@@ -238,10 +240,12 @@ def _stack(planes: list[AnyPlane], tp: int, experts: Experts, rates: dict[str, f
     rows, cols, fault = share(first, role_of(projections[0]), tp)
     name = " and ".join(projections)
     ranks = 1 if fault else tp
+    compressed = [plane for plane in planes if isinstance(plane, Plane)]
+    rate = _exception_rate(compressed) if compressed else rates[module]
     exceptions: Counter[int | str] = Counter()  # of each expert, whose gate and up planes are decoded as one
     for plane in planes:
         expert = experts.of_tensor(plane.name)
-        number = plane.exception_count if isinstance(plane, Plane) else round(rates[module] * plane.dense_bytes)
+        number = plane.exception_count if isinstance(plane, Plane) else round(rate * plane.dense_bytes)
         exceptions[expert.number if expert else module_of(module_of(plane.name))] += number
     fused = rows * len(projections)
     return Stack(

@@ -252,6 +252,17 @@ def test_a_back_end_of_another_layout_is_one_warning(tmp_path: Path, module: Any
     assert not said(logging.INFO)
 
 
+def test_the_prediction_has_planes_that_are_stored_dense(tmp_path: Path, module: Any) -> None:
+    """They are encoded when their layer is kept."""
+    from csf_tool.look.plan import make_plan
+
+    (whole,) = groups(tmp_path / "whole")
+    mixed = groups(tmp_path / "mixed", keep=lambda name: ".1.down_proj" not in name)
+    assert [len(group.part.dense_planes) for group in mixed] == [1]
+    model = module("keeping").KeptModel(opened(tmp_path / "mixed"))
+    assert make_plan(model.part(mixed)).stacks == make_plan(whole.part).stacks
+
+
 def test_a_method_without_the_hooks_is_left(tmp_path: Path, module: Any, said: Any) -> None:
     (group,) = groups(tmp_path)
     model = module("keeping").KeptModel(opened(tmp_path))
