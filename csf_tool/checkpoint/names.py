@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 from csf_tool.codec.formats import FORMATS, CsfFormat
 
+PACKED = ".weight_packed"
+"""Ending of the names of FP4 weights of compressed-tensors."""
+
 WEIGHTS_OF_SCALE = {
-    ".weight_scale": (".weight_packed", ".weight"),  # compressed-tensors; ModelOpt and Kimi
+    ".weight_scale": (PACKED, ".weight"),  # compressed-tensors; ModelOpt and Kimi
     ".scale": (".weight",),  # DeepSeek
 }
 """Endings of block scales' names, each with those that their weights' may have instead, the likelier first."""

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from csf_tool.checkpoint.container import ScaleReceipt
-from csf_tool.checkpoint.names import PREDECESSOR_STREAMS, STREAM_MARK, is_stream_suffix
+from csf_tool.checkpoint.names import PACKED, PREDECESSOR_STREAMS, STREAM_MARK, is_stream_suffix
 from csf_tool.checkpoint.plane_tables import Plane, PlaneKind, PlaneTable
 from csf_tool.checkpoint.problems import Problem
 from csf_tool.checkpoint.stored import Located, Stored
@@ -112,7 +112,7 @@ def _add_planes(
             shapes[fixed],
             dtypes[exceptions],
             len(shapes[exceptions]),
-            weight is not None and (dtypes[weight], shapes[weight]),
+            weight is not None and (dtypes[weight], shapes[weight], stored.names[weight].endswith(PACKED)),
             receipt and _stated(receipt, stored.nbytes(exceptions)),
         )
         kind = known.get(looks)
@@ -186,7 +186,16 @@ def _kind(
         faults.append(Finding(f"{fmt.title} CSF cannot store it: {fault}", Code.GEOMETRY_IMPOSSIBLE))
     else:
         faults += _shape_faults(fmt, rows, cols, fixed, exceptions, receipt)
-    return None if faults else PlaneKind(fmt, rows, cols, receipt.dtype if receipt else fmt.dense_dtype)
+    dtype = receipt.dtype if receipt else usual_dtype(fmt, weight.tensor.name if weight else None)
+    return None if faults else PlaneKind(fmt, rows, cols, dtype)
+
+
+def usual_dtype(fmt: CsfFormat, weight: str | None) -> str:
+    """The dtype of dense scales where no receipt says it, by the name of the weight beside them.
+
+    compressed-tensors has plain bytes; engines would take their values for numbers if they were labelled UE8M0.
+    """
+    return "U8" if weight and weight.endswith(PACKED) and "U8" in fmt.dense_dtypes else fmt.dense_dtype
 
 
 def _fits(source: Geometry, rows: int, cols: int) -> bool:

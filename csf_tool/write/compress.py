@@ -19,6 +19,7 @@ from csf_tool.checkpoint.config import CONFIG_FILES, model_type
 from csf_tool.checkpoint.index import INDEX_NAME, index_document
 from csf_tool.checkpoint.marks import mark_encoding
 from csf_tool.checkpoint.names import module_of
+from csf_tool.checkpoint.planes import usual_dtype
 from csf_tool.checkpoint.published import StatedOrigin, find_origin
 from csf_tool.checkpoint.side_files import CarriedFiles, SideFile, carried_files, config_files, rewritten_configs
 from csf_tool.choices import CompressTo
@@ -231,14 +232,15 @@ def _compressed(
 
 def _relabelled(checkpoint: Checkpoint, choice: PlaneChoice) -> list[str]:
     """Notes of scales in a dtype that streams do not tell, and only receipts would keep."""
-    kinds = checkpoint.dense_table.kinds
-    odd = {i for i, kind in enumerate(kinds) if kind.dtype != kind.fmt.dense_dtype}
-    places = zip(checkpoint.dense_table.names, checkpoint.dense_table.kind_of, strict=True) if odd else ()
-    found = Counter(
-        (kinds[kind].dtype, kinds[kind].fmt.dense_dtype)
-        for name, kind in places
-        if kind in odd and name in choice.planes
-    )
+    table = checkpoint.dense_table
+    several = any(len(kind.fmt.dense_dtypes) > 1 for kind in table.kinds)
+    found: Counter[tuple[str, str]] = Counter()
+    for name, kind in zip(table.names, table.kind_of, strict=True) if several else ():
+        fmt, *_, dtype = table.kinds[kind]
+        weight = table.stored.weight_of(name)
+        written = usual_dtype(fmt, None if weight is None else table.stored.names[weight])
+        if dtype != written and name in choice.planes:
+            found[dtype, written] += 1
     return [
         f"{count(number, 'block scale')} stored as {dtype} will be {written} when they are expanded, the bytes the same"
         for (dtype, written), number in found.items()

@@ -15,7 +15,23 @@ from csf_tool.checkpoint.stored import Stored
 from csf_tool.checkpoint.streams import Readers
 from csf_tool.codec.formats import MXFP4 as MXFP4_FORMAT
 from csf_tool.codec.formats import NVFP4 as NVFP4_FORMAT
-from tests.building import CODECS, MXFP4, NVFP4, Codec, Tensor, encode, make_scales, matrix, streams, write_shard
+from tests.building import (
+    CODECS,
+    MXFP4,
+    NVFP4,
+    Codec,
+    Tensor,
+    compressed,
+    encode,
+    home_made,
+    is_scale,
+    make_scales,
+    matrix,
+    mini_container,
+    streams,
+    write_hf,
+    write_shard,
+)
 
 NAME = "m.experts.0.up_proj.weight_scale"
 
@@ -419,3 +435,25 @@ def test_the_oracle_encodes_by_the_rule() -> None:
     assert fixed[:16] == b"\x30" * 16
     assert fixed[16:18] == b"\xf0\x00"
     assert exceptions[:8] == b"\x02\0\0\x40\x03\0\0\xff"
+
+
+@pytest.mark.parametrize(
+    ("codec", "weight", "dtype"),
+    [(NVFP4, "weight", "F8_E4M3"), (NVFP4, "weight_packed", "F8_E4M3"), (MXFP4, "weight", "F8_E8M0")]
+    + [(MXFP4, "weight_packed", "U8")],
+)
+@pytest.mark.parametrize("make", ["folder", "container", "home-made"])
+def test_the_dtype_that_no_receipt_says_is_that_of_its_family(
+    tmp_path: Path, make: str, codec: Codec, weight: str, dtype: str
+) -> None:
+    """compressed-tensors has UE8M0 scales as plain bytes, DeepSeek labels them: engines go by the label."""
+    (scale,) = (t for t in matrix("m", codec, 0) if is_scale(t))
+    scale = Tensor("m.weight_scale", dtype, scale.shape, scale.data)
+    packed = next(t for t in matrix("m", codec, 0) if t.name == "m.weight")
+    content = {"model.safetensors": [Tensor(f"m.{weight}", "U8", packed.shape, packed.data), scale]}
+    if make == "folder":
+        write_hf(tmp_path, {name: compressed(tensors, codec) for name, tensors in content.items()})
+    else:
+        {"container": mini_container, "home-made": home_made}[make](tmp_path, codec, content=content)
+    (plane,) = open_checkpoint(tmp_path).planes
+    assert plane.dtype == dtype

@@ -539,6 +539,21 @@ def test_the_parameters_of_a_real_model(pairs: Pairs, pair: str) -> None:
     assert any(set(data) != {0} for name, data in want.items() if name.endswith("w13_weight_scale"))
 
 
+@pytest.mark.parametrize("place", ["container", "folder"])
+def test_kimis_scales_that_no_receipt_describes(tmp_path: Path, pairs: Pairs, place: str) -> None:
+    """vLLM copies them into bytes: labelled as numbers, they would be converted on the way."""
+    from tests.engines.reference_experts import register
+
+    register()
+    dense, csf = pairs["mxfp4 container"]
+    bare = Path(shutil.copytree(csf, tmp_path / "bare"))
+    shutil.rmtree(bare / "receipts")
+    if place == "folder":
+        shutil.copytree(bare / "metadata", tmp_path / "folder", ignore=lambda *_: [INDEX])
+        shutil.copytree(bare / "tensors", tmp_path / "folder", dirs_exist_ok=True)
+    assert loading.parameters(tmp_path / place if place == "folder" else bare / "metadata") == loading.parameters(dense)
+
+
 def at_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have vLLM ask the Hub on the loopback."""
     from huggingface_hub import HfApi, HfFileSystem
