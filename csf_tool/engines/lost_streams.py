@@ -13,19 +13,14 @@ def refuse_lost_streams(folder: str) -> None:
     """Refuse a folder without the streams for which its config has recipes, if weights lack their scales.
 
     Raises:
-        CheckpointError: it is one.
+        CheckpointError: it is one, or no shard can be read: pointers that were downloaded in place of files, say.
     """
     if not any(_MARK in _bytes_of(Path(folder, name)) for name in _DOCUMENTS):
         return
     from csf_tool.checkpoint.open import open_checkpoint
     from csf_tool.engines.read_files import require_scales
-    from csf_tool.errors import CsfToolError
 
-    try:
-        checkpoint = open_checkpoint(folder)
-    except CsfToolError:  # the engine will say what is wrong with it
-        return
-    require_scales(checkpoint)
+    require_scales(open_checkpoint(folder))
 
 
 def _bytes_of(path: Path) -> bytes:

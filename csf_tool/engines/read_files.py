@@ -16,10 +16,11 @@ from csf_tool.disk.reader import is_file
 from csf_tool.loading.tensors import opened
 
 
-def checkpoint_of(folder: str | os.PathLike[str], files: Iterable[str]) -> Checkpoint:
+def checkpoint_of(folder: str | os.PathLike[str], files: Iterable[str], *, chosen: bool = False) -> Checkpoint:
     """The checkpoint in a folder, or the one that its files alone are: where one of them is no shard of the first.
 
-    So, too, where nothing is wrong with the first but files that no index lists, and the engine does not read.
+    So, too, where nothing is wrong with the first but files that no index lists, and the engine does not read; if it
+    has chosen files by their names (`chosen`), the others need not be there at all.
 
     Raises:
         CheckpointError: it is broken or incomplete, or two of the files hold a tensor of the same name.
@@ -27,7 +28,7 @@ def checkpoint_of(folder: str | os.PathLike[str], files: Iterable[str]) -> Check
     """
     files = list(files)
     checkpoint = open_checkpoint(folder)
-    others_at_fault = _only_others_are_at_fault(checkpoint, files)
+    others_at_fault = _only_others_are_at_fault(checkpoint, files, chosen=chosen)
     if not others_at_fault:
         opened(checkpoint)
     if others_at_fault or not holds(checkpoint, files):
@@ -36,15 +37,14 @@ def checkpoint_of(folder: str | os.PathLike[str], files: Iterable[str]) -> Check
     return checkpoint
 
 
-def _only_others_are_at_fault(checkpoint: Checkpoint, files: Iterable[str]) -> bool:
-    """Whether nothing is wrong but with files beside the ones that an index lists, of which the engine reads none."""
+def _only_others_are_at_fault(checkpoint: Checkpoint, files: Iterable[str], *, chosen: bool) -> bool:
+    """Whether nothing is wrong but with files that the engine does not read, and that no index lists, or none chose."""
     if not checkpoint.index:
         return False
     read = {os.path.realpath(file) for file in files}
     at_fault = {problem.file for problem in obstacles(checkpoint.problems)} - {*CONFIG_FILES}
     return bool(at_fault) and all(
-        file not in checkpoint.index.shards
-        and is_file(checkpoint.root / file)
+        (chosen or (file not in checkpoint.index.shards and is_file(checkpoint.root / file)))
         and os.path.realpath(checkpoint.root / file) not in read
         for file in at_fault
     )

@@ -439,8 +439,12 @@ def test_the_oracle_encodes_by_the_rule() -> None:
 
 @pytest.mark.parametrize(
     ("codec", "weight", "dtype"),
-    [(NVFP4, "weight", "F8_E4M3"), (NVFP4, "weight_packed", "F8_E4M3"), (MXFP4, "weight", "F8_E8M0")]
-    + [(MXFP4, "weight_packed", "U8")],
+    [
+        (NVFP4, "weight", "F8_E4M3"),
+        (NVFP4, "weight_packed", "F8_E4M3"),
+        (MXFP4, "weight", "F8_E8M0"),
+        (MXFP4, "weight_packed", "U8"),
+    ],
 )
 @pytest.mark.parametrize("make", ["folder", "container", "home-made"])
 def test_the_dtype_that_no_receipt_says_is_that_of_its_family(

@@ -23,6 +23,7 @@ from csf_tool.dtypes import DTYPES
 from csf_tool.errors import CsfToolError
 from csf_tool.loading.tensors import opened
 from tests.building import (
+    LFS_POINTER,
     MXFP4,
     NVFP4,
     Tensor,
@@ -228,11 +229,46 @@ def test_prefix_and_subfolder(tmp_path: Path, dense: Path, csf: Path) -> None:
     assert found == {f"language_model.{name}": data for name, data in want.items()}
 
 
-def test_patterns(dense: Path, csf: Path) -> None:
+PLACES = [mini_hf, in_folder, mini_container, home_made]
+
+
+@pytest.mark.parametrize("make", PLACES, ids=lambda make: str(make.__name__))
+def test_patterns(tmp_path: Path, dense: Path, make: Any) -> None:
+    """They are of names as the dense checkpoint has them, wherever the shards are."""
     patterns = ["model-00002*.safetensors"]
-    found = loading.weights(loading.loader(), csf, allow_patterns_overrides=patterns)
+    found = loading.weights(loading.loader(), make(tmp_path / "csf"), allow_patterns_overrides=patterns)
     assert found == loading.weights(loading.stock(), dense, allow_patterns_overrides=patterns)
     assert found
+
+
+@pytest.mark.parametrize("make", [*PLACES, mini_dense], ids=lambda make: str(make.__name__))
+def test_patterns_of_no_file_end_it_as_in_vllm(tmp_path: Path, make: Any) -> None:
+    with pytest.raises(RuntimeError, match="Cannot find any model weights with"):
+        loading.weights(loading.loader(), make(tmp_path / "model"), allow_patterns_overrides=["other*.safetensors"])
+
+
+def test_what_patterns_leave_out_need_not_be_there(dense: Path, csf: Path) -> None:
+    """vLLM downloads nothing else."""
+    patterns = ["model-00002*.safetensors"]
+    want = loading.weights(loading.stock(), dense, allow_patterns_overrides=patterns)
+    (csf / "model-00001-of-00002.safetensors").unlink()
+    assert loading.weights(loading.loader(), csf, allow_patterns_overrides=patterns) == want
+    with pytest.raises(CsfToolError, match="is missing"):
+        loading.weights(loading.loader(), csf)
+
+
+@pytest.mark.parametrize("make", [mini_container, home_made], ids=lambda make: str(make.__name__))
+def test_containers_by_all_their_names(
+    tmp_path: Path, dense: Path, monkeypatch: pytest.MonkeyPatch, make: Any
+) -> None:
+    container = make(tmp_path / "csf")
+    model = container / "metadata" if make is mini_container else container
+    (tmp_path / "link").symlink_to(model)
+    (tmp_path / "outer").symlink_to(container)
+    monkeypatch.chdir(model)
+    names = [".", "../" + model.name, f"{model}/", tmp_path / "link", tmp_path / "outer" / model.relative_to(container)]
+    want = loading.weights(loading.stock(), dense)
+    assert [name for name in names if loading.weights(loading.loader(), name) != want] == []
 
 
 def test_shards_that_the_index_does_not_list_do_not_count(dense: Path, csf: Path) -> None:
@@ -416,6 +452,28 @@ def test_a_csf_checkpoint_without_its_shards_says_what_to_do(tmp_path: Path, mak
     for shard in csf.rglob("*.safetensors"):
         shard.unlink()
     with pytest.raises(CsfToolError, match=r"download the \.safetensors files too"):
+        loading.weights(loading.loader(), csf)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 50, LFS_POINTER], ids=["empty", "cut off", "pointers"])
+@pytest.mark.parametrize("make", PLACES, ids=lambda make: str(make.__name__))
+def test_a_csf_checkpoint_of_which_no_shard_can_be_read(tmp_path: Path, make: Any, data: bytes) -> None:
+    """By the config it is one; safetensors would not say which file is meant."""
+    csf = make(tmp_path / "csf")
+    for shard in csf.rglob("*.safetensors"):
+        shard.write_bytes(data)
+    with pytest.raises(CsfToolError, match=r"model-00001-of-00002\.safetensors"):
+        loading.weights(loading.loader(), csf)
+
+
+@pytest.mark.parametrize("make", PLACES, ids=lambda make: str(make.__name__))
+@pytest.mark.parametrize("stream", ["fixed", "exceptions"])
+def test_streams_of_one_kind_that_are_all_lost_end_it(tmp_path: Path, make: Any, stream: str) -> None:
+    csf = make(tmp_path / "csf")
+    for file in csf.rglob("*.safetensors*"):
+        other = stream[:-1] + "z"
+        file.write_bytes(file.read_bytes().replace(f"nvfp4_csf_{stream}".encode(), f"nvfp4_csz_{other}".encode()))
+    with pytest.raises(CsfToolError, match=rf"weight_scale: has no NVFP4 .*{'fixed' if stream == 'fixed' else 'except'}"):
         loading.weights(loading.loader(), csf)
 
 

@@ -84,12 +84,12 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
         formats = formats_in(files) if use_safetensors else set()
         return None if all(map(vllm_reads, formats)) else self._checkpoint(folder, files)
 
-    def _checkpoint(self, folder: str, files: list[str]) -> "Checkpoint":
+    def _checkpoint(self, folder: str, files: list[str], *, chosen: bool = False) -> "Checkpoint":
         """The checkpoint of these files; what vLLM leaves out of it is not asked for."""
         from csf_tool.engines.read_files import checkpoint_of, holds
 
         if not (self._opened and holds(self._opened, files)):
-            self._opened = checkpoint_of(folder, files)
+            self._opened = checkpoint_of(folder, files, chosen=chosen)
         return self._opened
 
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
@@ -143,7 +143,8 @@ class CsfModelLoader(DefaultModelLoader):  # type: ignore[misc]
             if all(map(vllm_reads, formats)):  # there are none, say
                 weights: Weights = super()._get_weights_iterator(source)
                 return weights
-            return self._with_scales(source, self._checkpoint(folder, files))
+            chosen = source.allow_patterns_overrides is not None
+            return self._with_scales(source, self._checkpoint(folder, files, chosen=chosen))
         finally:
             self._prepared = None
 

@@ -27,7 +27,7 @@ the name of the index."""
 def weights_in_csf_layout(
     load_config: LoadConfig, model: str, subfolder: str | None, revision: str | None, patterns: list[str] | None
 ) -> _Prepared | None:
-    """The folder and the files of a checkpoint with streams that vLLM has not found; None where there is none.
+    """The folder and the files of a checkpoint with streams that vLLM has not found; None where there is none, or none wanted.
 
     Raises:
         CheckpointError: it is one, but broken or incomplete.
@@ -39,6 +39,8 @@ def weights_in_csf_layout(
     if root is None:
         return None
     files = [str(shard.path) for shard in opened(root).shards if _is_allowed(shard.name, patterns)]
+    if not files:
+        return None
     prepared = str(root), files, True, INDEX_NAME
     return prepared[: len(get_args(get_type_hints(DefaultModelLoader._prepare_weights)["return"]))]
 
@@ -51,8 +53,10 @@ def _fetched(load_config: LoadConfig, model: str, revision: str | None) -> str:
 
 def _index_lists_streams(folder: Path) -> bool:
     name = find_index(folder)
-    return bool(name) and b"_csf_fixed" in (folder / str(name)).read_bytes()
+    return bool(name) and b"_csf_" in (folder / str(name)).read_bytes()
 
 
 def _is_allowed(name: str, patterns: list[str] | None) -> bool:
-    return patterns is None or any(fnmatch(name, pattern) for pattern in patterns)
+    """Whether any pattern is that of a shard, by its path or by the name that the dense one has."""
+    names = {name, Path(name).name}
+    return patterns is None or any(fnmatch(each, pattern) for each in names for pattern in patterns)
