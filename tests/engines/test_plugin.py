@@ -205,9 +205,35 @@ def test_what_goes_wrong_is_one_warning_and_vllm_is_as_it_was(
     assert "csf-tool expand writes a checkpoint that vLLM reads without csf-tool" in record.getMessage()
 
 
-def test_arguments_that_have_changed_are_one_warning(vllm: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (vllm / "engine" / "arg_utils.py").write_text("class EngineArgs: ...")
+@pytest.mark.parametrize("kept", ["create_engine_config", "create_model_config"])
+def test_arguments_that_have_changed_are_one_warning(vllm: Path, caplog: pytest.LogCaptureFixture, kept: str) -> None:
+    (vllm / "engine" / "arg_utils.py").write_text(f"class EngineArgs:\n    def {kept}(self): ...")
     register()
-    import_module("vllm.engine.arg_utils")
-
+    arguments = import_module("vllm.engine.arg_utils")
     assert len(caplog.records) == 1
+    assert not hasattr(getattr(arguments.EngineArgs, kept), "resolves_containers")
+
+
+REPO_UTILS = {
+    "renamed": ("def other(): ...", 1),
+    "other arguments": ("def file_or_path_exists(model): ...", 1),
+    "not reachable": ("def file_or_path_exists(*_): raise ConnectionError", 0),
+    "not reachable, by another error": ("def file_or_path_exists(*_): raise KeyError", 0),
+}
+
+
+@pytest.mark.parametrize("change", REPO_UTILS)
+def test_looking_for_containers_never_ends_the_start_of_an_engine(
+    vllm: Path, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    """Of any model, dense ones too: vLLM says by itself what it cannot reach."""
+    text, warnings = REPO_UTILS[change]
+    (vllm / "transformers_utils").mkdir()
+    (vllm / "transformers_utils" / "repo_utils.py").write_text(text)
+    body = "    model, revision, speculative_config = 'org/model', None, None\n"
+    body += "    def create_model_config(self): return self.model\n"
+    body += "    def create_engine_config(self): return self.create_model_config()\n"
+    (vllm / "engine" / "arg_utils.py").write_text("class EngineArgs:\n" + body)
+    register()
+    assert import_module("vllm.engine.arg_utils").EngineArgs().create_engine_config() == "org/model"
+    assert len(caplog.records) == warnings

@@ -9,7 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from csf_tool.engines.vllm.plugin import warn
+
 _CONFIG = "config.json"
+
+_CHANGED = (ImportError, AttributeError, TypeError)
+"""Errors of a vLLM in which functions have other names or arguments."""
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -20,8 +25,8 @@ def resolve_containers(arguments: ModuleType) -> None:
     `arguments` is vllm.engine.arg_utils. Models are served under the name that was given.
     """
     engine_args = arguments.EngineArgs
-    for name in ("create_engine_config", "create_model_config"):
-        original = getattr(engine_args, name)
+    originals = {name: getattr(engine_args, name) for name in ("create_engine_config", "create_model_config")}
+    for name, original in originals.items():
         if not hasattr(original, "resolves_containers"):
             setattr(engine_args, name, _resolving(original))
 
@@ -29,7 +34,10 @@ def resolve_containers(arguments: ModuleType) -> None:
 def _resolving(create: Any) -> Any:
     @wraps(create)
     def resolving(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _resolve(self)
+        try:
+            _resolve(self)
+        except _CHANGED as error:
+            warn(error)
         return create(self, *args, **kwargs)
 
     resolving.resolves_containers = True  # type: ignore[attr-defined]
@@ -50,18 +58,28 @@ def _model_of(args: Any, name: Any, revision: str | None) -> str | None:
     """The folder of a container's model, downloaded if it is a name on the Hub; None for what is no container."""
     if not isinstance(name, str) or not (Path(name).is_dir() or _HUB_NAME.fullmatch(name)):
         return None
-    from vllm.transformers_utils.repo_utils import file_or_path_exists
-
-    if file_or_path_exists(name, _CONFIG, revision):
+    if _has(name, _CONFIG, revision, otherwise=True):
         return None
     from csf_tool.checkpoint.container import MANIFEST, METADATA
     from csf_tool.engines.containers import container_of
 
-    if not file_or_path_exists(name, MANIFEST, revision):
+    if not _has(name, MANIFEST, revision, otherwise=False):
         return None
     root = Path(name) if Path(name).is_dir() else _downloaded(args, name, revision)
     model = root / METADATA
     return str(model) if container_of(model) and (model / _CONFIG).is_file() else None
+
+
+def _has(name: str, file: str, revision: str | None, *, otherwise: bool) -> bool:
+    """Whether a model has a file; `otherwise` where that cannot be asked, and vLLM will say why."""
+    from vllm.transformers_utils.repo_utils import file_or_path_exists
+
+    try:
+        return bool(file_or_path_exists(name, file, revision))
+    except _CHANGED:
+        raise
+    except Exception:
+        return otherwise
 
 
 def _downloaded(args: Any, name: str, revision: str | None) -> Path:

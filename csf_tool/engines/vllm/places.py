@@ -27,7 +27,7 @@ the name of the index."""
 def weights_in_csf_layout(
     load_config: LoadConfig, model: str, subfolder: str | None, revision: str | None, patterns: list[str] | None
 ) -> _Prepared | None:
-    """The folder and the files of a checkpoint with streams that vLLM has not found; None where there is none, or none wanted.
+    """The folder and the files of a checkpoint with streams that vLLM has not found; None where none is wanted.
 
     Raises:
         CheckpointError: it is one, but broken or incomplete.

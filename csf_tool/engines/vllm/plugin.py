@@ -7,7 +7,7 @@ all. So what has to be changed in a module of vLLM is changed when vLLM has impo
 import logging
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -48,11 +48,16 @@ def _when_imported(name: str, change: _Change) -> None:
         elif name not in (finder.name for finder in sys.meta_path if isinstance(finder, _Watch)):
             sys.meta_path.insert(0, _Watch(name, change))
     except Exception as error:
-        _warn(error)
+        warn(error)
 
 
-def _warn(error: Exception) -> None:
-    what = f"{type(error).__name__}: {error}"
+def warn(error: Exception) -> None:
+    """Say, once of each error, that a vLLM cannot be changed, and what to do."""
+    _say_once(f"{type(error).__name__}: {error}")
+
+
+@cache
+def _say_once(what: str) -> None:
     logger.warning("csf-tool could not be registered, so CSF checkpoints will not load (%s). %s", what, REMEDY)
 
 
@@ -84,4 +89,4 @@ class _Watch(MetaPathFinder):
         try:
             self._change(module)
         except Exception as error:
-            _warn(error)
+            warn(error)
