@@ -13,6 +13,7 @@ from csf_tool.checkpoint.open import open_checkpoint, open_shards
 from csf_tool.checkpoint.problems import obstacles
 from csf_tool.codes import Code
 from csf_tool.disk.reader import is_file
+from csf_tool.engines.containers import is_container
 from csf_tool.loading.tensors import opened
 
 
@@ -27,24 +28,26 @@ def checkpoint_of(folder: str | os.PathLike[str], files: Iterable[str], *, chose
         EnvironmentFault: the system cannot read it.
     """
     files = list(files)
-    checkpoint = open_checkpoint(folder)
-    others_at_fault = _only_others_are_at_fault(checkpoint, files, chosen=chosen)
-    if not others_at_fault:
-        opened(checkpoint)
-    if others_at_fault or not holds(checkpoint, files):
+    alone = chosen and not is_container(Path(folder))
+    if not alone:
+        checkpoint = open_checkpoint(folder)
+        if not (alone := _only_others_are_at_fault(checkpoint, files)):
+            alone = not holds(opened(checkpoint), files)
+    if alone:
         checkpoint = opened(open_shards(Path(folder), sorted(os.path.relpath(file, folder) for file in files)))
     require_scales(checkpoint)
     return checkpoint
 
 
-def _only_others_are_at_fault(checkpoint: Checkpoint, files: Iterable[str], *, chosen: bool) -> bool:
-    """Whether nothing is wrong but with files that the engine does not read, and that no index lists, or none chose."""
+def _only_others_are_at_fault(checkpoint: Checkpoint, files: Iterable[str]) -> bool:
+    """Whether nothing is wrong but with files beside the ones that an index lists, of which the engine reads none."""
     if not checkpoint.index:
         return False
     read = {os.path.realpath(file) for file in files}
     at_fault = {problem.file for problem in obstacles(checkpoint.problems)} - {*CONFIG_FILES}
     return bool(at_fault) and all(
-        (chosen or (file not in checkpoint.index.shards and is_file(checkpoint.root / file)))
+        file not in checkpoint.index.shards
+        and is_file(checkpoint.root / file)
         and os.path.realpath(checkpoint.root / file) not in read
         for file in at_fault
     )

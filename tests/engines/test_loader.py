@@ -567,7 +567,19 @@ def test_other_versions_are_one_warning(csf: Path, said: list[str], monkeypatch:
     warn_once.cache_clear()
 
 
-@pytest.mark.parametrize("make", [mini_hf, in_folder, mini_container], ids=lambda make: str(make.__name__))
+def test_what_patterns_leave_out_is_not_downloaded(
+    tmp_path: Path, dense: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("org/csf", mini_hf(tmp_path / "csf"))
+    at_the_hub(hub, monkeypatch)
+    patterns = ["model-00002*.safetensors"]
+    mine = loading.loader(download_dir=str(tmp_path / "downloads"))
+    found = loading.weights(mine, "org/csf", allow_patterns_overrides=patterns)
+    assert found == loading.weights(loading.stock(), dense, allow_patterns_overrides=patterns)
+    assert len(list((tmp_path / "downloads").rglob("*.safetensors"))) == 1
+
+
+@pytest.mark.parametrize("make", [mini_hf, in_folder, mini_container, home_made], ids=lambda make: str(make.__name__))
 @pytest.mark.parametrize("revision", [None, "main"])
 def test_a_name_on_the_hub(
     tmp_path: Path, dense: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, make: Any, revision: str | None

@@ -86,9 +86,9 @@ def _downloaded(args: Any, name: str, revision: str | None) -> Path:
     """The folder of a container that is on the Hub, whole, as vLLM downloads."""
     from vllm.model_executor.model_loader.weight_utils import download_weights_from_hf
 
-    from csf_tool.checkpoint.container import METADATA
+    from csf_tool.checkpoint.container import METADATA, TENSORS
 
-    for pattern in (f"{METADATA}/*", "*.json", "*.safetensors"):
+    for pattern in (f"{METADATA}/*", "*.json", f"{TENSORS}/*", "*.safetensors"):
         root = download_weights_from_hf(
             name, args.download_dir, [pattern], revision, ignore_patterns=args.ignore_patterns
         )

@@ -12,6 +12,7 @@ from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.weight_utils import download_weights_from_hf
 
+from csf_tool.checkpoint.container import TENSORS
 from csf_tool.checkpoint.index import INDEX_NAME, find_index
 from csf_tool.disk.reader import is_folder
 from csf_tool.engines.containers import container_of
@@ -47,8 +48,15 @@ def weights_in_csf_layout(
 
 def _fetched(load_config: LoadConfig, model: str, revision: str | None) -> str:
     """The folder into which vLLM has downloaded weights from the Hub, with the documents that are beside them."""
-    where = load_config.download_dir
-    return str(download_weights_from_hf(model, where, ["*.json"], revision, None, load_config.ignore_patterns))
+
+    def download(pattern: str) -> str:
+        ignored = load_config.ignore_patterns
+        return str(download_weights_from_hf(model, load_config.download_dir, [pattern], revision, None, ignored))
+
+    folder = download("*.json")
+    if container_of(Path(folder)):  # its index may be the one of the dense checkpoint, by which vLLM downloads
+        download(f"{TENSORS}/*.safetensors")
+    return folder
 
 
 def _index_lists_streams(folder: Path) -> bool:
