@@ -330,6 +330,15 @@ def test_experts_that_vllm_has_not_processed_end_the_load(tmp_path: Path, module
         model.require_in_use(holder([method]))
 
 
+def test_a_model_without_a_quantisation_config_is_one_warning(tmp_path: Path, module: Any, said: Any) -> None:
+    groups(tmp_path)
+    keeping = module("keeping")
+    with keeping.keeping(opened(tmp_path), SimpleNamespace(quant_config=None), None) as kept:
+        assert kept is None
+    (line,) = said(logging.WARNING)
+    assert line.endswith("not kept compressed: vLLM has no quantisation config for it")
+
+
 @pytest.mark.parametrize("is_wrapped", [False, True])
 def test_the_config_is_afterwards_as_it_was(
     tmp_path: Path, module: Any, monkeypatch: pytest.MonkeyPatch, is_wrapped: bool

@@ -147,13 +147,12 @@ def keeping(checkpoint: Checkpoint, vllm_config: Any, model_config: Any) -> Iter
 
 
 def _kept_model(checkpoint: Checkpoint, vllm_config: Any, model_config: Any) -> KeptModel | None:
-    from vllm.model_executor.model_loader.utils import get_model_architecture
-
-    if vllm_config.quant_config is None:
-        return None
-    if reason := why_not(vllm_config, model_config):
+    no_config = "vLLM has no quantisation config for it" if vllm_config.quant_config is None else None
+    if reason := no_config or why_not(vllm_config, model_config):
         KeptModel(checkpoint).dense_because("the model", reason)
         return None
+    from vllm.model_executor.model_loader.utils import get_model_architecture
+
     model_class, _ = get_model_architecture(model_config)
     return KeptModel(checkpoint, getattr(model_class, "hf_to_vllm_mapper", None))
 
