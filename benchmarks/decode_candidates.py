@@ -33,7 +33,7 @@ from csf_tool.codec.formats import NVFP4, POSITION_BITS, POSITION_MASK
 from csf_tool.codec.prepared import PIECE_BYTES
 from csf_tool.gpu import decode as product
 from csf_tool.gpu.layout_kernels import MARLIN, SWIZZLED
-from csf_tool.gpu.layouts import ScaleLayout, divide
+from csf_tool.gpu.layouts import Items, ScaleLayout, divide
 from csf_tool.gpu.scales import CsfScales, decompress_csf_scales, prepared
 from csf_tool.gpu.streams import CsfStreams
 
@@ -91,6 +91,23 @@ def product_with(per_sm: int, slots: int = 0) -> Callable[..., torch.Tensor]:
             return decompress_csf_scales(*args, **options)
         finally:
             product._ROUTED_PROGRAMS_PER_SM, product.MOST_SLOTS = before
+
+    return decompress
+
+
+def with_runs(number: int) -> Callable[..., torch.Tensor]:
+    """The product with so many runs a thread in the 128x4 layout."""
+
+    def more(form: int, rows: int, cols: int, lanes: int) -> Items:
+        one = divide(form, rows, cols, lanes)
+        return Items(one.width, one.size * number, -(-one.items // number)) if form else one
+
+    def decompress(*args: Any, **options: Any) -> torch.Tensor:
+        product.divide = more
+        try:
+            return decompress_csf_scales(*args, **options)
+        finally:
+            product.divide = divide
 
     return decompress
 
@@ -194,6 +211,12 @@ def run_unrouted(bench: Bench) -> None:
             expands = [flashinfer.expander(bench._copy()) for _ in range(bench.sets)]
             shaped = [o[: want.numel()].view(bench.scales[0].dense_shape(form)) for o in bench.outs]
             bench.run(f"all, {form}", "FlashInfer", lambda i, f=form, e=expands, s=shaped: e[i](s[i], f, None), want)
+    for number in (2, 4):
+        decompress = with_runs(number)
+        bench.run(
+            "all, swizzled", f"product, {number} runs a thread",
+            lambda i, f=decompress: f(bench.scales[i], out=bench.outs[i], layout="swizzled"), bench.wanted("swizzled"),
+        )  # fmt: skip
     for group in (0, 16, 32):
         regrouped = [with_leads(scales, bench.streams, group) for scales in bench.scales]
         for form in ("linear", "swizzled"):
@@ -343,6 +366,8 @@ def parts(device: torch.device, note: Callable[..., None], repeats: int) -> Iter
     yield "floor", lambda: run_floors(made(GATE))
     yield "layouts", lambda: run_layouts(Bench(GATE_UP, normal(make_streams(GATE_UP, device)), note, repeats))
     yield "unrouted", lambda: run_unrouted(made(GATE))
+    yield "unrouted w1", lambda: run_unrouted(made(WORKLOADS[4]))
+    yield "unrouted w2", lambda: run_unrouted(made(WORKLOADS[5]))
     few = [(active, form) for active in (8, 64) for form in ("swizzled", "linear")]
     yield "other stacks", routed_of(DOWN, *few, (512, "linear"), (512, "swizzled"))
     yield "large planes", routed_of(WORKLOADS[2], *few, (288, "linear"), (288, "swizzled"))
