@@ -12,7 +12,6 @@ from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.weight_utils import download_weights_from_hf
 
-from csf_tool.checkpoint.container import TENSORS
 from csf_tool.checkpoint.index import INDEX_NAME, find_index
 from csf_tool.disk.reader import is_folder
 from csf_tool.engines.containers import container_of
@@ -55,7 +54,7 @@ def _fetched(load_config: LoadConfig, model: str, revision: str | None) -> str:
 
     folder = download("*.json")
     if container_of(Path(folder)):  # its index may be the one of the dense checkpoint, by which vLLM downloads
-        download(f"{TENSORS}/*.safetensors")
+        download("*/*.safetensors")
     return folder
 
 
