@@ -175,7 +175,7 @@ def _fits_from(checkpoint: Checkpoint, groups: list[list[AnyPlane]], plan: Plan)
 
 
 def _plan(checkpoint: Checkpoint, groups: list[list[AnyPlane]], resident: int | None, tp: int) -> Plan:
-    rates = _exception_rates(checkpoint)
+    rates = _exception_rates(checkpoint) if checkpoint.dense_planes else {}
     stacks = [_stack(planes, tp, checkpoint.experts, rates) for planes in groups]
     payload = sum(shard.header.nbytes for shard in checkpoint.shards)
     own = sum(_stored_bytes(plane) + plane.fmt.weight_bytes(plane.dense_bytes) for group in groups for plane in group)
@@ -191,12 +191,11 @@ def _plan(checkpoint: Checkpoint, groups: list[list[AnyPlane]], resident: int | 
 
 def _planes_of_stacks(checkpoint: Checkpoint) -> list[AnyPlane]:
     """All compressed planes, and those that are stored dense in the same modules of routed experts."""
-    experts = checkpoint.experts
-    modules = {experts.group_of(plane.name) for plane in checkpoint.planes} - {None}
-    return [
-        *checkpoint.planes,
-        *(plane for plane in checkpoint.dense_planes if experts.group_of(plane.name) in modules),
-    ]
+    if not checkpoint.dense_planes:
+        return [*checkpoint.planes]
+    group_of = checkpoint.experts.group_of
+    modules = {group_of(plane.name) for plane in checkpoint.planes} - {None}
+    return [*checkpoint.planes, *(plane for plane in checkpoint.dense_planes if group_of(plane.name) in modules)]
 
 
 def _exception_rates(checkpoint: Checkpoint) -> dict[str, float]:
@@ -241,7 +240,9 @@ def _stack(planes: list[AnyPlane], tp: int, experts: Experts, rates: dict[str, f
     name = " and ".join(projections)
     ranks = 1 if fault else tp
     compressed = [plane for plane in planes if isinstance(plane, Plane)]
-    rate = _exception_rate(compressed) if compressed else rates[module]
+    rate = 0.0
+    if len(compressed) < len(planes):
+        rate = _exception_rate(compressed) if compressed else rates[module]
     exceptions: Counter[int | str] = Counter()  # of each expert, whose gate and up planes are decoded as one
     for plane in planes:
         expert = experts.of_tensor(plane.name)
