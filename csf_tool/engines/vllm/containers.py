@@ -84,12 +84,16 @@ def _has(name: str, file: str, revision: str | None, *, otherwise: bool) -> bool
 
 def _downloaded(args: Any, name: str, revision: str | None) -> Path:
     """The folder of a container that is on the Hub, whole, as vLLM downloads."""
-    from vllm.model_executor.model_loader.weight_utils import download_weights_from_hf
-
     from csf_tool.checkpoint.container import METADATA, TENSORS
 
     for pattern in (f"{METADATA}/*", "*.json", f"{TENSORS}/*", "*.safetensors"):
-        root = download_weights_from_hf(
-            name, args.download_dir, [pattern], revision, ignore_patterns=args.ignore_patterns
-        )
+        root = download(args, name, revision, pattern)
     return Path(root)
+
+
+def download(settings: Any, name: str, revision: str | None, pattern: str) -> str:
+    """The folder into which vLLM downloads files of a model; `settings` are its EngineArgs or its LoadConfig."""
+    from vllm.model_executor.model_loader.weight_utils import download_weights_from_hf
+
+    where, ignored = settings.download_dir, settings.ignore_patterns
+    return str(download_weights_from_hf(name, where, [pattern], revision, ignore_patterns=ignored))

@@ -10,11 +10,11 @@ from typing import Any, get_args, get_type_hints
 
 from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
-from vllm.model_executor.model_loader.weight_utils import download_weights_from_hf
 
 from csf_tool.checkpoint.index import INDEX_NAME, find_index
 from csf_tool.disk.reader import is_folder
 from csf_tool.engines.containers import container_of
+from csf_tool.engines.vllm.containers import download
 from csf_tool.loading.tensors import opened
 
 _SAFETENSORS_FORMATS = {"auto", "hf", "safetensors", "fastsafetensors", "instanttensor"}
@@ -47,14 +47,9 @@ def weights_in_csf_layout(
 
 def _fetched(load_config: LoadConfig, model: str, revision: str | None) -> str:
     """The folder into which vLLM has downloaded weights from the Hub, with the documents that are beside them."""
-
-    def download(pattern: str) -> str:
-        ignored = load_config.ignore_patterns
-        return str(download_weights_from_hf(model, load_config.download_dir, [pattern], revision, None, ignored))
-
-    folder = download("*.json")
+    folder = download(load_config, model, revision, "*.json")
     if container_of(Path(folder)):  # its index may be the one of the dense checkpoint, by which vLLM downloads
-        download("*/*.safetensors")
+        download(load_config, model, revision, "*/*.safetensors")
     return folder
 
 
