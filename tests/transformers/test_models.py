@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,11 @@ from transformers import modeling_utils
 
 import csf_tool.engines.transformers as plugin
 from csf_tool.choices import CompressTo
-from csf_tool.engines import version_range
 from csf_tool.engines.transformers import limits
 from csf_tool.engines.transformers.file import CsfFile
 from csf_tool.errors import CheckpointError, StreamError, UsageError
 from tests.fixture_types import Sample
-from tests.transformers_models import (
+from tests.transformers.models import (
     FILE,
     change_config,
     in_csf,
@@ -34,25 +32,6 @@ from tests.transformers_models import (
 
 OWN = safe_open
 DEQUANTIZED = {"quantization_config": transformers.CompressedTensorsConfig(dequantize=True)}
-
-
-@pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    version_range.warn_once.cache_clear()
-    plugin.install()
-    yield
-    plugin.uninstall()
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_llama(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture
-def csf(llama: Path, tmp_path: Path) -> Path:
-    return in_csf(llama, tmp_path / "csf")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,31 +13,11 @@ from transformers import modeling_layers, modeling_utils
 
 import csf_tool.engines.transformers as plugin
 from csf_tool.choices import CompressTo
-from csf_tool.engines import version_range
 from csf_tool.engines.transformers import limits, swap
 from csf_tool.errors import CheckpointError
-from tests.transformers_models import FILE, INDEX, change_config, in_csf, logits, save_llama, split
+from tests.transformers.models import FILE, INDEX, change_config, in_csf, logits, split
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    version_range.warn_once.cache_clear()
-    plugin.install()
-    yield
-    plugin.uninstall()
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_llama(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture
-def csf(llama: Path, tmp_path: Path) -> Path:
-    return in_csf(llama, tmp_path / "csf")
 
 
 @pytest.fixture
