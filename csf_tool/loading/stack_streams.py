@@ -6,7 +6,7 @@ import torch
 
 from csf_tool.checkpoint.plane_tables import AnyPlane, Plane
 from csf_tool.checkpoint.streams import PlaneStreams, Readers
-from csf_tool.codec.formats import EXCEPTION_BYTES
+from csf_tool.codec.formats import EXCEPTION_BYTES, CsfFormat
 from csf_tool.errors import EnvironmentFault
 from csf_tool.gpu.streams import CsfStreams
 from csf_tool.loading.staging import Transfer
@@ -23,6 +23,14 @@ def room_for(planes: Sequence[StackPlane], device: torch.device) -> CsfStreams:
     fixed = torch.empty(len(planes) * fmt.fixed_bytes(rows, cols), dtype=torch.uint8, device=device)
     words = torch.empty(sum(counts), dtype=torch.int32, device=device)
     return CsfStreams.of(fmt, fixed, words, counts, rows, cols)
+
+
+def make_ready(fmt: CsfFormat, rows: int, cols: int, device: torch.device) -> None:
+    """Import, compile and load what decodes planes of a geometry on a device, by decoding none of them."""
+    from csf_tool.gpu.scales import decompress_csf_scales, prepared
+
+    fixed, words = (torch.empty(0, dtype=dtype, device=device) for dtype in (torch.uint8, torch.int32))
+    decompress_csf_scales(prepared(CsfStreams.of(fmt, fixed, words, [], rows, cols), reused=False))
 
 
 def _plane_of(plane: StackPlane) -> AnyPlane:

@@ -1,7 +1,8 @@
 """Dense tensors as torch tensors on any device: a batch at a time, its planes decoded together."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain
 from typing import Any
 
@@ -80,9 +81,13 @@ class TorchLoader(Closing):
         self._decode_there = device.type == "cuda" if decode_there is None else decode_there
         self._stager = Stager(self._direct)
         self._readers = Readers()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="csf-tool-kernels")
+        self._kernels: dict[tuple[CsfFormat, tuple[int, ...]], Future[None]] = {}
+        """The decode of planes by format and shape, being made ready."""
 
     def close(self) -> None:
         """Close the files and end the threads."""
+        self._pool.shutdown(cancel_futures=True)
         self._stager.close()
         self._readers.close()
 
@@ -100,6 +105,7 @@ class TorchLoader(Closing):
         for i, tensor in enumerate(batch):
             fmt = tensor.source.fmt if isinstance(tensor.source, Plane) else None
             groups[tensor.dtype, tensor.shape, fmt].append(i)
+        self._begin_kernels(groups)
         stored: list[Transfer] = []
         stacks: list[tuple[list[Plane], torch.Tensor]] = []
         loaded: dict[int, torch.Tensor] = {}
@@ -116,6 +122,17 @@ class TorchLoader(Closing):
             loaded |= zip(members, whole, strict=True)
         self._fill(stored, stacks)
         return [loaded[i].to(self._device) for i in range(len(batch))]
+
+    def _begin_kernels(self, kinds: Iterable[_Kind]) -> None:
+        """Have the kernels for planes made ready beside reading: the first time it takes longer than that."""
+        if not self._decode_there:
+            return
+        from csf_tool.loading.stack_streams import make_ready
+
+        for _, shape, fmt in kinds:
+            if fmt and (fmt, shape) not in self._kernels:
+                rows, cols = shape
+                self._kernels[fmt, shape] = self._pool.submit(make_ready, fmt, rows, cols, self._direct)
 
     def cut(self, whole: torch.Tensor, index: Any) -> torch.Tensor:
         """A part of a tensor, in memory of its own; the tensor itself when it is all of it."""
@@ -142,6 +159,7 @@ class TorchLoader(Closing):
         streams = [room_for(planes, self._direct) for planes, _ in stacks]
         fills = (fill(stack, planes) for stack, (planes, _) in zip(streams, stacks, strict=True))
         self._run([*stored, *chain.from_iterable(fills)])
+        wait(self._kernels.values())  # what is wrong with one of them, the decode says
         for stack, (planes, dense) in zip(streams, stacks, strict=True):
             check(stack, planes)
             decompress_csf_scales(prepared(stack, reused=False), out=dense)
