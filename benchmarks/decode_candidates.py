@@ -387,10 +387,10 @@ def check(device: torch.device, note: Callable[..., None], shapes: Sequence[tupl
 
 
 ROUTINGS = {
-    "all": {"ROUTED": False, "SLOTS": False, "CHOICES": 0},
-    "expert_start": {"ROUTED": True, "SLOTS": False, "CHOICES": 0},
-    "many topk_ids": {"ROUTED": True, "SLOTS": False, "CHOICES": 512},
-    "few topk_ids": {"ROUTED": True, "SLOTS": True, "CHOICES": 0},
+    "all": {"SLOTS": False, "GROUPS": 0, "CHOICES": 0},
+    "expert_start": {"SLOTS": False, "GROUPS": 17, "CHOICES": 0},
+    "many topk_ids": {"SLOTS": False, "GROUPS": 17, "CHOICES": 512},
+    "few topk_ids": {"SLOTS": True, "GROUPS": 0, "CHOICES": 512},
 }
 """The decode kernel's constants by routing."""
 

@@ -13,10 +13,13 @@ from csf_tool.gpu.layouts import LayoutArguments, divide
 from csf_tool.gpu.routing import Routing
 from csf_tool.gpu.streams import CsfStreams
 
-# The launch shape that was fastest on an H200, of 2 to 16 KiB a program and 2 to 16 warps. More programs a
-# multiprocessor would decode all experts sooner, and few of them later: a GPU starts one a cycle, all in all.
+# The launch shape that was fastest on an H200, of 2 to 16 KiB a program and 2 to 16 warps.
 _WARPS = 8
-_ROUTED_PROGRAMS_PER_SM = 24
+
+# More programs a multiprocessor would decode all experts sooner, and few of them later: a GPU starts one a cycle, all
+# in all. Where codes have one bit, there is less to read before a program writes, and a few more pay.
+_ROUTED_PROGRAMS_PER_SM = 22
+_MORE_FOR_BITS = 4
 
 # Where a thread reads four rows, ptxas by itself spares registers, and lets loads wait for one another.
 _RUN_REGISTERS = 64
@@ -152,9 +155,14 @@ def _launch(
     chosen = expert_start if topk_ids is None else topk_ids
     number = 0 if topk_ids is None else topk_ids.numel()
     slots = 0 < number <= MOST_SLOTS
+    groups = 0 if chosen is None or slots else _groups(experts)
     grid: tuple[int, ...] = (experts * items,)
-    if chosen is not None:
-        grid = (items, number) if slots else _routed_grid(experts, items, fixed.device)
+    if groups:
+        per_sm = _ROUTED_PROGRAMS_PER_SM + (_MORE_FOR_BITS if code_bits == 1 else 0)
+        programs = round(per_sm * multiprocessors(fixed.device) / (groups * items))
+        grid = (groups * items, max(1, min(programs, triton.cdiv(experts, groups))))
+    elif slots:
+        grid = (items, number)
     with launching_at(fixed):
         decode_kernels.decode[grid](
             fixed,
@@ -176,9 +184,9 @@ def _launch(
             SIZE=size,
             ITEMS=items,
             LANES=32 * _WARPS,
-            ROUTED=chosen is not None,
             SLOTS=slots,
-            CHOICES=0 if topk_ids is None or slots else _CHOICES,
+            GROUPS=groups,
+            CHOICES=0 if topk_ids is None else _CHOICES,
             FORM=form,
             SWAP=swap,
             TURNS=turns,
@@ -195,10 +203,6 @@ def _launch(
 _decompress_op = torch.library.custom_op("csf_tool::decompress", _launch, mutates_args={"out"})
 
 
-def _routed_grid(experts: int, items: int, device: torch.device) -> tuple[int, int]:
-    """Blocks of experts, and programs a block, with equal shares when all are active."""
-    block = int(routing_kernels.EXPERT_BLOCK)
-    blocks = triton.cdiv(experts, block)
-    block_items = min(experts, block) * items
-    rounds = max(1, triton.cdiv(block_items * blocks, _ROUTED_PROGRAMS_PER_SM * multiprocessors(device)))  # no experts
-    return blocks, triton.cdiv(block_items, rounds)
+def _groups(experts: int) -> int:
+    """Groups of experts that programs look at. An odd number: a warp then reads a group from all banks of the cache."""
+    return -(-experts // int(routing_kernels.GROUP_EXPERTS)) | 1

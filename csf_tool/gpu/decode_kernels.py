@@ -36,7 +36,7 @@ from csf_tool.gpu.layout_kernels import (
     store_words,
     swapped,
 )
-from csf_tool.gpu.routing_kernels import EXPERT_BLOCK, active_experts, comes_first, count_bits, either
+from csf_tool.gpu.routing_kernels import GROUP_EXPERTS, active_experts, comes_first, count_bits, either
 
 ALL_BITS = tl.constexpr(0xFFFFFFFF)
 """All bits of a uint32: `x ^ ALL_BITS` is `~x`, which triton 3.6 and 3.7 do not interpret for unsigned numbers."""
@@ -60,13 +60,22 @@ def _spread(codes, BITS: tl.constexpr):
 
 
 @triton.jit
-def _code_words(codes, word, mask, BITS: tl.constexpr):
-    """The spread codes of words `word`, counted from where `codes` points; 0 where masked off."""
-    if BITS == 4:  # a word's codes are two whole bytes
+def _code_words(codes, word, first, mask, BITS: tl.constexpr, NUMBER: tl.constexpr):
+    """The spread codes of words `word`, counted from where `codes` points; 0 where masked off.
+
+    `first` is the first of the NUMBER words that one load has, where their codes are whole bytes.
+    """
+    ONE: tl.constexpr = (1 << 4 * BITS) - 1
+    if BITS == 4:  # a word's codes are two whole bytes, and neighbours are loaded together
         packed = tl.load(codes.to(tl.pointer_type(tl.uint16)) + word, mask=mask, other=0).to(tl.uint32)
+    elif NUMBER * BITS % 2 == 0:
+        BYTES: tl.constexpr = NUMBER * BITS // 2
+        kind: tl.constexpr = tl.uint8 if BYTES == 1 else (tl.uint16 if BYTES == 2 else tl.uint32)
+        packed = tl.load((codes + first * BITS // 2).to(tl.pointer_type(kind)), mask=mask, other=0).to(tl.uint32)
+        packed = (packed >> ((word - first) * (4 * BITS)).to(tl.uint32)) & ONE
     else:  # a byte holds the codes of 2 / BITS words
         packed = tl.load(codes + word * BITS // 2, mask=mask, other=0).to(tl.uint32)
-        packed = (packed >> (word * BITS % 2 * 4)) & ((1 << 4 * BITS) - 1)
+        packed = (packed >> (word * BITS % 2 * 4)) & ONE
     return _spread(packed, BITS)
 
 
@@ -85,19 +94,19 @@ def _codes_at(row, SLAB_BYTES: tl.constexpr, ROW_BYTES: tl.constexpr):
 
 @triton.jit
 def _fixed_words(
-    fixed, word, slab, row, quad, base_row, mask,
-    COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr,
+    fixed, word, first, slab, row, quad, base_row, mask,
+    COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr, NUMBER: tl.constexpr,
 ):  # fmt: skip
-    """Words [chunks, 4] of the fixed stream where a row is whole words; 0 where masked off.
+    """Words [n, m] of the fixed stream where a row is whole words; 0 where masked off.
 
-    `word` counts them through the plane; each is column quad `quad` of row `row`, in slab `slab` [chunks, 1].
-    `base_row` is `row`, or [chunks, 1] where a chunk lies in one row and so needs one base.
+    `word` counts them through the plane; each is column quad `quad` of row `row`, in slab `slab` [n, 1]. One load has
+    NUMBER of them, from `first` on. `base_row` is `row`, or [n, 1] where all m lie in one row and so need one base.
     """
     if COLS * BITS % 8 == 0:
         # No padding bits: the codes of a slab are one run of words, which wide loads can follow.
-        words = _code_words(fixed + (slab + 1) * _SLAB_ROWS, word, mask, BITS)
+        words = _code_words(fixed + (slab + 1) * _SLAB_ROWS, word, first, mask, BITS, NUMBER)
     else:
-        words = _code_words(fixed + _codes_at(row, SLAB_BYTES, ROW_BYTES), quad, mask, BITS)
+        words = _code_words(fixed + _codes_at(row, SLAB_BYTES, ROW_BYTES), quad, quad, mask, BITS, 1)
     return words + _bases(fixed, base_row, mask, SLAB_BYTES) * 0x01010101
 
 
@@ -176,8 +185,9 @@ def _decode_piece(
         row = word // QUADS
         base_row = chunk // (COLS // 16) if COLS % 16 == 0 else row
         words = _fixed_words(
-            fixed, word, chunk // COLS, row, word % QUADS, base_row, mask, COLS, BITS, ROW_BYTES, SLAB_BYTES
-        )
+            fixed, word, chunk * 4, chunk // COLS, row, word % QUADS, base_row, mask,
+            COLS, BITS, ROW_BYTES, SLAB_BYTES, 4,
+        )  # fmt: skip
     else:
         words = tl.zeros_like(word).to(tl.uint32)
         for byte in tl.static_range(4):
@@ -215,7 +225,10 @@ def _row_words(
     if COLS % 4 == 0:
         QUADS: tl.constexpr = COLS // 4
         word = row * QUADS + quad
-        words = _fixed_words(fixed, word, row // _SLAB_ROWS, row, quad, row, mask, COLS, BITS, ROW_BYTES, SLAB_BYTES)
+        words = _fixed_words(
+            fixed, word, word, row // _SLAB_ROWS, row, quad, row, mask,
+            COLS, BITS, ROW_BYTES, SLAB_BYTES, 1,
+        )  # fmt: skip  # one load for all of a run would wait for one after the other: 2% slower
     else:
         words = tl.zeros_like(row + quad).to(tl.uint32)
         for byte in tl.static_range(4):
@@ -336,16 +349,17 @@ def _decode_item(
 def decode(
     fixed, leads, rest, starts, out, destinations, table, routing, number, offset, experts,
     ROWS: tl.constexpr, COLS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, ROUTED: tl.constexpr, SLOTS: tl.constexpr,
+    SIZE: tl.constexpr, ITEMS: tl.constexpr, LANES: tl.constexpr, SLOTS: tl.constexpr, GROUPS: tl.constexpr,
     CHOICES: tl.constexpr, FORM: tl.constexpr, SWAP: tl.constexpr, TURNS: tl.constexpr, WORD_ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Decode a stack. A plane is ITEMS items of SIZE: bytes of the row-major plane, or runs where WIDTH says so.
 
     `starts` says where in `rest` the exceptions begin of each piece (row-major) or block of 128 rows (runs).
-    Not ROUTED: one program an item. SLOTS: one program an item of each chosen expert, in axis 1; those of an expert
-    that was chosen before leave. Else axis 0 takes a block of experts, axis 1 a share of the items of its active ones.
-    Programs with work come first, so that the others, which leave at once, start and end beside them. `active_experts`
-    says what routing, number, offset and CHOICES are.
+    SLOTS: one program an item of each chosen expert, in axis 1; those of an expert that was chosen before leave.
+    GROUPS: axis 0 is an item for each group of experts, axis 1 takes its active experts in turn. Programs with work
+    come first, so that the others, which leave at once, start and end beside them; and where all experts are active,
+    programs follow one another through memory. `active_experts` says what routing, number, offset and CHOICES are.
+    Neither: one program an item.
     """
     if SLOTS:
         slot = tl.program_id(1)
@@ -356,16 +370,18 @@ def decode(
                 fixed, leads, rest, starts, out, expert.to(tl.int32), tl.program_id(0), destinations, table,
                 ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
             )  # fmt: skip
-    elif ROUTED:
-        lane = tl.arange(0, EXPERT_BLOCK).to(tl.uint32)
-        first = tl.program_id(0) * EXPERT_BLOCK
-        active = active_experts(routing, first, number, experts, offset, CHOICES)
-        before = tl.full((EXPERT_BLOCK,), 1, tl.uint32) << lane
+    elif GROUPS:
+        group = tl.program_id(0) // ITEMS
+        lane = tl.arange(0, GROUP_EXPERTS).to(tl.uint32)
+        active = active_experts(routing, group, number, experts, offset, GROUPS, CHOICES)
+        before = tl.full((GROUP_EXPERTS,), 1, tl.uint32) << lane
         order = tl.where((active & before) != 0, count_bits(active & (before - 1)), -1)
-        for work in range(tl.program_id(1), count_bits(active) * ITEMS, tl.num_programs(1)):
-            expert = first + tl.sum(tl.where(order == work // ITEMS, lane, 0), 0).to(tl.int32)
+        # The item is the same in each turn. Were it known to the compiler, it would keep more in registers than pays.
+        first = tl.program_id(1) * ITEMS + tl.program_id(0) % ITEMS
+        for work in range(first, count_bits(active) * ITEMS, tl.num_programs(1) * ITEMS):
+            place = tl.sum(tl.where(order == work // ITEMS, lane, 0), 0).to(tl.int32)
             _decode_item(
-                fixed, leads, rest, starts, out, expert, work % ITEMS, destinations, table,
+                fixed, leads, rest, starts, out, place * GROUPS + group, work % ITEMS, destinations, table,
                 ROWS, COLS, BITS, GROUP, WIDTH, SIZE, LANES, FORM, SWAP, TURNS, WORD_ALIGNED,
             )  # fmt: skip
     else:

@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-EXPERT_BLOCK = tl.constexpr(32)
-"""Experts that a program looks at: a bit each, and a lane of a warp, so that finding them takes no barrier."""
+GROUP_EXPERTS = tl.constexpr(32)
+"""Experts of a group, at most: a bit each, and a lane of a warp, so that finding the active ones takes no barrier."""
 
 
 @triton.jit
@@ -22,27 +22,27 @@ def count_bits(bits):
 
 
 @triton.jit
-def active_experts(routing, first, number, experts, offset, CHOICES: tl.constexpr):
-    """The active experts of the block that begins at `first`: the bits of a uint32.
+def active_experts(routing, group, number, experts, offset, GROUPS: tl.constexpr, CHOICES: tl.constexpr):
+    """The active experts of a group, which has each GROUPS-th expert from `group` on: the bits of a uint32.
 
     CHOICES 0: `routing` says where the rows of each expert begin. Else it is `number` chosen experts in any order,
     some perhaps more than once, and looked at CHOICES at a time; expert 0 is number `offset` there, and those that are
     no experts of this stack count for none.
     """
     if CHOICES:
-        last = tl.minimum(experts - first, EXPERT_BLOCK)
         at = tl.arange(0, CHOICES)
         bits = tl.zeros((CHOICES,), tl.uint32)
         for begin in range(0, number, CHOICES):
-            chosen = tl.load(routing + begin + at, mask=begin + at < number, other=0).to(tl.int64)
-            place = chosen - offset - first
-            inside = (place >= 0) & (place < last) & (begin + at < number)
-            bits |= tl.where(inside, tl.full((CHOICES,), 1, tl.uint32) << tl.where(inside, place, 0).to(tl.uint32), 0)
+            expert = tl.load(routing + begin + at, mask=begin + at < number, other=0).to(tl.int64) - offset
+            inside = (expert >= 0) & (expert < experts) & (begin + at < number)
+            expert = tl.where(inside, expert, 0).to(tl.int32)
+            bit = tl.full((CHOICES,), 1, tl.uint32) << (expert // GROUPS).to(tl.uint32)
+            bits |= tl.where(inside & (expert % GROUPS == group), bit, 0)
     else:
-        lane = tl.arange(0, EXPERT_BLOCK)
-        mask = first + lane < experts
-        begin = tl.load(routing + first + lane, mask=mask, other=0)
-        end = tl.load(routing + first + lane + 1, mask=mask, other=0)
+        lane = tl.arange(0, GROUP_EXPERTS)
+        expert = lane * GROUPS + group
+        begin = tl.load(routing + expert, mask=expert < experts, other=0)
+        end = tl.load(routing + expert + 1, mask=expert < experts, other=0)
         bits = (begin != end).to(tl.uint32) << lane.to(tl.uint32)
     return tl.reduce(bits, 0, either)
 
@@ -50,9 +50,9 @@ def active_experts(routing, first, number, experts, offset, CHOICES: tl.constexp
 @triton.jit
 def comes_first(routing, slot, chosen):
     """Whether no slot before this one has the same choice. A lane of a warp for each, so that it takes no barrier."""
-    lane = tl.arange(0, EXPERT_BLOCK)
-    same = tl.zeros((EXPERT_BLOCK,), tl.int32)
-    for begin in range(0, slot, EXPERT_BLOCK):
+    lane = tl.arange(0, GROUP_EXPERTS)
+    same = tl.zeros((GROUP_EXPERTS,), tl.int32)
+    for begin in range(0, slot, GROUP_EXPERTS):
         mask = begin + lane < slot
         same |= ((tl.load(routing + begin + lane, mask=mask, other=0) == chosen) & mask).to(tl.int32)
     return tl.sum(same, 0) == 0
