@@ -165,7 +165,7 @@ def strip(
     row = word // QUADS
     base_row = chunk // (COLS // 16) if COLS % 16 == 0 else row
     words = _fixed_words(
-        fixed, word, chunk * 4, chunk // COLS, row, word % QUADS, base_row, mask, COLS, 4, COLS // 2, SLAB_BYTES, 4
+        fixed, word, chunk * 4, chunk // COLS, row, word % QUADS, base_row, mask, COLS, 4, COLS // 2, SLAB_BYTES
     )
     tl.store(scratch.to(tl.pointer_type(tl.uint32)) + word, words, mask=mask)
     tl.debug_barrier()

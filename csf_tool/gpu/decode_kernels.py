@@ -60,11 +60,12 @@ def _spread(codes, BITS: tl.constexpr):
 
 
 @triton.jit
-def _code_words(codes, word, first, mask, BITS: tl.constexpr, NUMBER: tl.constexpr):
-    """The spread codes of words `word`, counted from where `codes` points; 0 where masked off.
+def _code_words(codes, word, first, mask, BITS: tl.constexpr):
+    """The spread codes of words `word` [n, m], counted from where `codes` points; 0 where masked off.
 
-    `first` is the first of the NUMBER words that one load has, where their codes are whole bytes.
+    `first` is `word`, or the first of each m [n, 1], which then come by one load if their codes are whole bytes.
     """
+    NUMBER: tl.constexpr = word.shape[1] // first.shape[1]
     ONE: tl.constexpr = (1 << 4 * BITS) - 1
     if BITS == 4:  # a word's codes are two whole bytes, and neighbours are loaded together
         packed = tl.load(codes.to(tl.pointer_type(tl.uint16)) + word, mask=mask, other=0).to(tl.uint32)
@@ -95,18 +96,18 @@ def _codes_at(row, SLAB_BYTES: tl.constexpr, ROW_BYTES: tl.constexpr):
 @triton.jit
 def _fixed_words(
     fixed, word, first, slab, row, quad, base_row, mask,
-    COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr, NUMBER: tl.constexpr,
+    COLS: tl.constexpr, BITS: tl.constexpr, ROW_BYTES: tl.constexpr, SLAB_BYTES: tl.constexpr,
 ):  # fmt: skip
     """Words [n, m] of the fixed stream where a row is whole words; 0 where masked off.
 
-    `word` counts them through the plane; each is column quad `quad` of row `row`, in slab `slab` [n, 1]. One load has
-    NUMBER of them, from `first` on. `base_row` is `row`, or [n, 1] where all m lie in one row and so need one base.
+    `word` counts them through the plane, `first` as in `_code_words`; each is column quad `quad` of row `row`, in slab
+    `slab` [n, 1]. `base_row` is `row`, or [n, 1] where all m lie in one row and so need one base.
     """
     if COLS * BITS % 8 == 0:
         # No padding bits: the codes of a slab are one run of words, which wide loads can follow.
-        words = _code_words(fixed + (slab + 1) * _SLAB_ROWS, word, first, mask, BITS, NUMBER)
+        words = _code_words(fixed + (slab + 1) * _SLAB_ROWS, word, first, mask, BITS)
     else:
-        words = _code_words(fixed + _codes_at(row, SLAB_BYTES, ROW_BYTES), quad, quad, mask, BITS, 1)
+        words = _code_words(fixed + _codes_at(row, SLAB_BYTES, ROW_BYTES), quad, quad, mask, BITS)
     return words + _bases(fixed, base_row, mask, SLAB_BYTES) * 0x01010101
 
 
@@ -186,7 +187,7 @@ def _decode_piece(
         base_row = chunk // (COLS // 16) if COLS % 16 == 0 else row
         words = _fixed_words(
             fixed, word, chunk * 4, chunk // COLS, row, word % QUADS, base_row, mask,
-            COLS, BITS, ROW_BYTES, SLAB_BYTES, 4,
+            COLS, BITS, ROW_BYTES, SLAB_BYTES,
         )  # fmt: skip
     else:
         words = tl.zeros_like(word).to(tl.uint32)
@@ -225,10 +226,10 @@ def _row_words(
     if COLS % 4 == 0:
         QUADS: tl.constexpr = COLS // 4
         word = row * QUADS + quad
+        # Each word by a load of its own: one for all of a run would wait for one after the other, which is 2% slower.
         words = _fixed_words(
-            fixed, word, word, row // _SLAB_ROWS, row, quad, row, mask,
-            COLS, BITS, ROW_BYTES, SLAB_BYTES, 1,
-        )  # fmt: skip  # one load for all of a run would wait for one after the other: 2% slower
+            fixed, word, word, row // _SLAB_ROWS, row, quad, row, mask, COLS, BITS, ROW_BYTES, SLAB_BYTES
+        )
     else:
         words = tl.zeros_like(row + quad).to(tl.uint32)
         for byte in tl.static_range(4):
