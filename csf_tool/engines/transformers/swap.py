@@ -6,6 +6,7 @@ files of other checkpoints go to transformers' own functions.
 
 from collections.abc import Callable
 from functools import wraps
+from itertools import product
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -29,21 +30,19 @@ def install() -> None:
     """
     if not hasattr(modeling_utils, "safe_open"):
         raise EnvironmentFault(f"transformers {__version__} reads files in a way that csf-tool does not know")
-    for name, replacement in _REPLACEMENTS.items():
-        for module in _MODULES:
-            own = getattr(module, name, None)
-            if own and not hasattr(own, "replaced_by_csf_tool"):
-                function = replacement(own)
-                function.replaced_by_csf_tool = own  # type: ignore[attr-defined]
-                setattr(module, name, function)
+    for name, module in product(_REPLACEMENTS, _MODULES):
+        own = getattr(module, name, None)
+        if own and not hasattr(own, "replaced_by_csf_tool"):
+            function = _REPLACEMENTS[name](own)
+            function.replaced_by_csf_tool = own  # type: ignore[attr-defined]
+            setattr(module, name, function)
 
 
 def uninstall() -> None:
     """Have transformers read files as it did before. A function that others replaced since then is left alone."""
-    for name in _REPLACEMENTS:
-        for module in _MODULES:
-            if own := getattr(getattr(module, name, None), "replaced_by_csf_tool", None):
-                setattr(module, name, own)
+    for name, module in product(_REPLACEMENTS, _MODULES):
+        if own := getattr(getattr(module, name, None), "replaced_by_csf_tool", None):
+            setattr(module, name, own)
 
 
 def _open(own: _Function) -> _Function:

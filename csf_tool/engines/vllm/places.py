@@ -12,6 +12,7 @@ from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 from csf_tool.checkpoint.index import INDEX_NAME, find_index
+from csf_tool.checkpoint.names import STREAM_MARK
 from csf_tool.disk.reader import is_folder
 from csf_tool.engines.containers import container_of
 from csf_tool.engines.vllm.containers import download
@@ -55,7 +56,7 @@ def _fetched(load_config: LoadConfig, model: str, revision: str | None) -> str:
 
 def _index_lists_streams(folder: Path) -> bool:
     name = find_index(folder)
-    return bool(name) and b"_csf_" in (folder / str(name)).read_bytes()
+    return bool(name) and STREAM_MARK.encode() in (folder / str(name)).read_bytes()
 
 
 def _is_allowed(name: str, patterns: list[str] | None) -> bool:
